@@ -1,0 +1,71 @@
+"""Progress of long work: a bar with ETA on a terminal, plain lines elsewhere, nothing with `--quiet`."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+Item = TypeVar("Item")
+_QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
+
+
+class Bar:
+    """One running task; `advance` moves it."""
+
+    def __init__(self, progress: Progress | None, task_id):
+        self._progress, self._task_id = progress, task_id
+
+    def advance(self, steps: float = 1) -> None:
+        if self._progress is not None:
+            self._progress.advance(self._task_id, steps)
+
+
+def set_quiet(quiet: bool) -> None:
+    """Switch bars and lines off for the current context."""
+    _QUIET.set(quiet)
+
+
+def say(text: str) -> None:
+    """One plain line about what happens now, on stderr."""
+    if not _QUIET.get():
+        Console(stderr=True, highlight=False).print(text, markup=False)
+
+
+@contextmanager
+def progress_bar(description: str, total: float | None) -> Iterator[Bar]:
+    """A bar for `total` steps (None = unknown)."""
+    if _QUIET.get() or not sys.stderr.isatty():
+        yield Bar(None, None)
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield Bar(progress, progress.add_task(description, total=total))
+
+
+def tracked(items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:
+    """Iterate with a bar."""
+    if total is None and hasattr(items, "__len__"):
+        total = len(items)  # pyright: ignore[reportArgumentType]
+    with progress_bar(description, total) as bar:
+        for item in items:
+            yield item
+            bar.advance()
