@@ -49,7 +49,9 @@ def writing(path: str | Path, kind: str, inputs: dict[str, str], settings: dict[
     path = Path(path)
     if path.exists() and not (path.is_dir() and (not any(path.iterdir()) or _kind_of(path) == kind)):
         raise ArtifactError(
-            f"{path} already holds something else.", expected=f"nothing, or a {kind}", do="name another folder"
+            f"{path} already holds something else.",
+            expected=f"nothing, or a {kind}",
+            do="name another folder",
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +84,8 @@ def read_artifact(path: str | Path, kind: str | None = None, verify: bool = True
     manifest_path = path / MANIFEST
     if not manifest_path.is_file() or manifest_path.is_symlink():
         raise ArtifactError(
-            f"{path} is no artifact of Collegium: it has no {MANIFEST}.", do="check the path; was the command finished?"
+            f"{path} is no artifact of Collegium: it has no {MANIFEST}.",
+            do="check the path; was the command finished?",
         )
     raw = manifest_path.read_bytes()[: LARGEST_MANIFEST + 1]
     if len(raw) > LARGEST_MANIFEST:

@@ -25,15 +25,15 @@ def load_recipe(path: str | Path, model: type[Model], overrides: list[str] | Non
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise RecipeError(
-            f"The recipe cannot be read: {path}", got=error.strerror, do="check the path"
-        ) from None
+        raise RecipeError(f"The recipe cannot be read: {path}", got=error.strerror, do="check the path") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path} is no valid YAML.", got=str(error), do="correct the file") from None
     return parse_settings(values, model, overrides, source=str(path))
 
 
-def parse_settings(values: Any, model: type[Model], overrides: list[str] | None = None, source: str = "recipe") -> Model:
+def parse_settings(
+    values: Any, model: type[Model], overrides: list[str] | None = None, source: str = "recipe"
+) -> Model:
     """Validate a mapping as `model`, see `load_recipe`."""
     if not isinstance(values, dict):
         raise RecipeError(f"{source} holds no settings.", got=type(values).__name__, expected="a mapping of keys")

@@ -27,7 +27,7 @@ class Bar:
     def __init__(self, progress: Progress | None, task_id):
         self._progress, self._task_id = progress, task_id
 
-    def advance(self, steps: float = 1) -> None:
+    def advance(self, steps: int = 1) -> None:
         if self._progress is not None:
             self._progress.advance(self._task_id, steps)
 
@@ -44,7 +44,7 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def progress_bar(description: str, total: float | None) -> Iterator[Bar]:
+def progress_bar(description: str, total: int | None) -> Iterator[Bar]:
     """A bar for `total` steps (None = unknown)."""
     if _QUIET.get() or not sys.stderr.isatty():
         yield Bar(None, None)

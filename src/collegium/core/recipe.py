@@ -5,7 +5,7 @@ overrides any value. The description of a field is its help. `ridge` is the λ o
 (METHODS §1, stage 1), `context_weight` is the λ of the router (stage 3).
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
@@ -46,10 +46,19 @@ class PoolSettings(Settings):
         return _with_label(prompt)
 
 
+DataSource = str | dict[Literal["train", "validation", "test"], str]
+
+
+class OwnerPrivacy(Settings):
+    overlap_similarity: float = Field(
+        0.95, gt=0, le=1, description="cosine from which a pool record counts as a near copy of a private one"
+    )
+
+
 class OwnerSettings(Settings):
     """One owner as a simulation recipe or a coordinator's recipe sees it."""
 
-    data: str | dict[Literal["train", "validation", "test"], str] | None = Field(
+    data: DataSource | None = Field(
         None, description="catalogue name, file, folder, hub name, or one of these for each split"
     )
     columns: Columns = Columns()
@@ -59,6 +68,7 @@ class OwnerSettings(Settings):
         None, min_length=2, description="class names; null = read from the training data (simulation)"
     )
     publish_labels: bool = Field(True, description="false = the class names stay out of the charter")
+    privacy: OwnerPrivacy = OwnerPrivacy()
 
     @field_validator("prompt")
     @classmethod
@@ -66,18 +76,13 @@ class OwnerSettings(Settings):
         return _with_label(prompt)
 
 
-class OwnerPrivacy(Settings):
-    overlap_similarity: float = Field(
-        0.95, gt=0, le=1, description="cosine from which a pool record counts as a near copy of a private one"
-    )
-
-
-class OwnerRecipe(OwnerSettings):
+class OwnerRecipe(Settings):
     """An owner's own recipe: only its name, data, columns and privacy settings."""
 
     name: Name = Field(description="the owner's name in the charter")
-    data: str | dict[Literal["train", "validation", "test"], str]
-    prompt: str | None = Field(None, description="only for an owner who keeps labels out of the charter")
+    data: DataSource
+    columns: Columns = Columns()
+    limits: Limits = Limits()
     privacy: OwnerPrivacy = OwnerPrivacy()
 
 
@@ -126,7 +131,7 @@ class RouterSettings(Settings):
     preset: Literal["default", "paper"] = Field(
         "default", description="paper = the published router; other keys still win over the preset"
     )
-    init: Literal["raw", "normalised", "lda"] = "lda"
+    init: Literal["raw", "normalised", "lda", "whitened"] = "whitened"
     vectors: Literal["seed", "private", "tuned"] = Field(
         "seed",
         description="seed = mean over private examples and proxies in the seed's pass; private = without the "
@@ -137,7 +142,7 @@ class RouterSettings(Settings):
     context: Literal["token", "sequence", "seed"] = "sequence"
     context_weight: float = Field(1.0, ge=0, le=1, description="λ: 0 = the token alone, 1 = the context alone")
     learn_context_weight: bool = False
-    shrinkage: float = Field(0.1, gt=0, description="s: Σ + s·tr(Σ)/d·I")
+    shrinkage: float = Field(3.0, gt=0, description="s: Σ + s·tr(Σ)/d·I")
     temperature: Literal["auto"] | float = Field("auto", description="auto = fitted on held-out proxies")
     weighting: Literal["straight-through", "renormalised", "softmax"] = Field(
         "straight-through",
@@ -156,7 +161,7 @@ class RouterSettings(Settings):
         return values
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _consistent(self) -> "RouterSettings":
         if isinstance(self.temperature, float) and self.temperature <= 0:
             raise ValueError("temperature must be above 0")
         if self.context == "seed" and self.decide == "once":

@@ -5,6 +5,7 @@
     dim       hidden size of the seed model
     experts   experts of a layer, in the order of the model's `expert_names`
     layers    layers of the seed model, counted from 0
+    picks     chosen rows
     tokens    positions of a sequence, padding included
 
 Shapes are checked against these words while the tests run (jaxtyping with beartype).
@@ -17,6 +18,7 @@ from torch import Tensor
 Embeddings = Float[np.ndarray, "items dim"]  # unit-norm rows
 Scores = Float[np.ndarray, " items"]
 Indices = Int[np.ndarray, " items"]
+Picks = Int[np.ndarray, " picks"]  # some rows, in the order in which they were picked
 Mean = Float64[np.ndarray, " dim"]
 Covariance = Float64[np.ndarray, "dim dim"]
 

@@ -1,0 +1,1 @@
+"""How right a model is, and where it sends what."""

@@ -1,0 +1,1 @@
+"""The whole flow in one process."""

@@ -1,0 +1,1 @@
+"""The seed model and what it is asked: loading, fingerprint, embeddings, FFN inputs, tasks."""

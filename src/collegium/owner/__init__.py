@@ -1,0 +1,1 @@
+"""What an owner does: charter, overlap check, training, routing vectors, contribution."""

@@ -1,0 +1,1 @@
+"""What the coordinator does: merge, router, joint tuning, the unified folder."""

@@ -1,0 +1,1 @@
+"""Methods that unification is measured against, on the same experts."""

@@ -1,0 +1,147 @@
+"""`inspect`, `evaluate` and `predict`: looking at artifacts and using a unified model."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from collegium.cli.options import Overrides, Quiet, Threads
+from collegium.core.artifacts import read_artifact
+from collegium.core.errors import DataError, InputError
+from collegium.core.load_recipe import load_recipe
+from collegium.core.recipe import Columns, OwnerRecipe, Recipe
+from collegium.data.examples import load_texts
+from collegium.data.rows import printable
+from collegium.owner.contribution import LEDGER, PROXIES
+
+
+def inspect(
+    path: Annotated[Path, typer.Argument(help="a pool, charter, contribution, evaluation or unified model")],
+) -> None:
+    """Say what is in an artifact; of a contribution, what it reveals."""
+    artifact = read_artifact(path)
+    console = Console(highlight=False)
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row("kind", escape(artifact.kind))
+    facts.add_row("sha256", artifact.sha256)
+    for title, values in (("input", artifact.inputs), ("setting", artifact.settings)):
+        for key, value in values.items():
+            text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
+            facts.add_row(f"{title} {escape(key)}", escape(text[:200]))
+    console.print(facts)
+    files = Table("file", "bytes", "sha256", title="Files (intact)", title_justify="left")
+    for name, entry in artifact.files.items():
+        files.add_row(escape(name), f"{entry['bytes']:,}", str(entry["sha256"])[:16])
+    console.print(files)
+    if artifact.kind == "contribution":
+        _print_releases(artifact.path, console)
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="a unified model")],
+    recipe: Annotated[Path, typer.Argument(help="an owner's recipe (its test data do not travel), or a simulation's")],
+    seed_model: Annotated[
+        str | None,
+        typer.Option("--seed-model", help="needed only for class names that the charter does not hold"),
+    ] = None,
+    split: Annotated[str, typer.Option(help="test or validation")] = "test",
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    overrides: Overrides = None,
+    threads: Threads = None,
+    quiet: Quiet = False,
+) -> None:
+    """Accuracy of a unified model by domain, told and union of labels; routing; speed."""
+    from collegium.flow.evaluate_model import evaluate_model
+    from collegium.flow.simulate import owner_recipe
+
+    if split not in ("test", "validation"):
+        raise InputError("--split is wrong.", got=split, expected="test or validation")
+    if _is_simulation(recipe):
+        simulation = load_recipe(recipe, Recipe, overrides)
+        owners = [owner_recipe(simulation, name) for name in simulation.owners]
+    else:
+        owners = [load_recipe(recipe, OwnerRecipe, overrides)]
+    results = evaluate_model(model, owners, split, seed_model)
+    if as_json:
+        print(json.dumps(results, ensure_ascii=False, indent=2))
+        return
+    console = Console(highlight=False)
+    table = Table("domain", "texts", "union", "told", *(f"→ {escape(name)}" for name in results["routing"]["experts"]))
+    for name, count in results["examples"].items():
+        last = list(results["routing"]["by_layer"].values())[-1]
+        shares = [f"{share:.1%}" for share in last[name]]
+        union, told = results["accuracy"]["union"][name], results["accuracy"]["told"][name]
+        table.add_row(escape(name), str(count), f"{union:.1%}", f"{told:.1%}", *shares)
+    console.print(table)
+    console.print(
+        f"texts routed to their own domain's expert: {results['routing']['sequence']:.1%}; "
+        f"{results['texts_per_second']:.0f} texts a second",
+        markup=False,
+    )
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="a unified model")],
+    source: Annotated[str, typer.Argument(help="text file (a text a line), CSV, JSONL, Parquet, or - for stdin")] = "-",
+    text: Annotated[str, typer.Option(help="column that holds the text")] = "text",
+    domain: Annotated[str | None, typer.Option(help="let only this owner's class names compete")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line, also on a terminal")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Class, probability and experts used, for every text."""
+    from collegium.flow.predict import predict_texts
+    from collegium.unify.unified_folder import read_unified
+
+    texts = _texts(source, text)
+    answers = predict_texts(read_unified(model), texts, domain)
+    console = Console(highlight=False)
+    if as_json or not console.is_terminal:
+        for answer in answers:
+            print(json.dumps(answer, ensure_ascii=False))
+        return
+    table = Table("text", "domain", "label", "probability", "expert")
+    for answer in answers:
+        expert, share = max(answer["experts"].items(), key=lambda item: item[1])
+        shown = printable(answer["text"])
+        row = (shown[:59] + "…" if len(shown) > 60 else shown, answer["domain"], answer["label"])
+        table.add_row(*(escape(cell) for cell in row), f"{answer['probability']:.3f}", f"{escape(expert)} {share:.0%}")
+    console.print(table)
+
+
+def _texts(source: str, column: str) -> list[str]:
+    if source != "-" and Path(source).suffix not in ("", ".txt"):
+        return load_texts(source, Columns(text=column, label=None), None, 0).texts
+    try:
+        raw = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+        lines = raw.decode("utf-8").splitlines()
+    except OSError as error:
+        raise DataError(f"{source} cannot be read.", got=error.strerror) from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{source} is no UTF-8 text.", got=str(error)) from None
+    texts = [line for line in lines if line.strip()]
+    if not texts:
+        raise DataError(f"{source} holds no text.", expected="one text a line")
+    return texts
+
+
+def _is_simulation(recipe: Path) -> bool:
+    try:
+        return "owners" in (yaml.safe_load(recipe.read_text(encoding="utf-8")) or {})
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError):
+        return False  # load_recipe says what is wrong
+
+
+def _print_releases(path: Path, console: Console) -> None:
+    proxies = json.loads((path / PROXIES).read_bytes())
+    console.print(f"{len(proxies)} proxies: public pool items, by content hash", markup=False)
+    table = Table("what", "made of", "sensitivity", "mechanism", "ε", "what it may tell", title="What it reveals")
+    for entry in json.loads((path / LEDGER).read_bytes()):
+        keys = ("what", "from_data", "sensitivity", "mechanism", "epsilon", "reveals")
+        table.add_row(*(escape(printable(str(entry.get(key, "not stated")))) for key in keys))
+    console.print(table)

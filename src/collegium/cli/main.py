@@ -1,0 +1,61 @@
+"""The `collegium` command: options in, one function call, one clear error out.
+
+Exit codes: 0 done, 1 the run failed, 2 the input is wrong, 130 interrupted (run the same command again to go on).
+"""
+
+import os
+import sys
+
+import typer
+from rich.console import Console
+
+from collegium.cli import coordinator, look, owner, simulation
+from collegium.core.errors import CollegiumError
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    help="Experts trained on private data become one Mixture-of-Experts, without the data leaving its owner.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("run")(simulation.run)
+app.command("pool")(coordinator.pool)
+app.command("charter")(coordinator.charter)
+app.command("contribute")(owner.contribute)
+app.command("inspect")(look.inspect)
+app.command("unify")(coordinator.unify)
+app.command("evaluate")(look.evaluate)
+app.command("predict")(look.predict)
+app.command("report")(simulation.report)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    _silence_libraries()
+    errors = Console(stderr=True, highlight=False)
+    try:
+        app(standalone_mode=True)
+    except CollegiumError as error:
+        errors.print("error: ", style="bold red", end="", markup=False)
+        errors.print(str(error), markup=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        errors.print("interrupted; the same command goes on from here", markup=False)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _silence_libraries() -> None:
+    """Bars and warnings of the libraries would tear ours apart."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""`contribute`: the owner's one command."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from collegium.cli.options import Out, Overrides, PoolPath, Quiet, SeedName, Threads
+from collegium.core.load_recipe import load_recipe
+from collegium.core.recipe import OwnerRecipe
+
+
+def contribute(
+    charter: Annotated[Path, typer.Argument(help="the charter that everybody agreed on")],
+    recipe: Annotated[Path, typer.Argument(help="the owner's recipe (YAML): name, data, columns")],
+    pool: PoolPath,
+    seed_model: SeedName,
+    out: Out = None,
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", help="the owner's memory of releases; default: .collegium beside the data"),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would leave")] = False,
+    allow_overlap: Annotated[
+        bool, typer.Option("--allow-overlap", help="go on though pool records are like private ones")
+    ] = False,
+    overrides: Overrides = None,
+    threads: Threads = None,
+    quiet: Quiet = False,
+) -> None:
+    """Select proxies, train the expert and pack the contribution: the only thing that leaves."""
+    from collegium.models.seed_model import load_seed_model
+    from collegium.owner import contribute as owner
+    from collegium.owner.charter import check_seed, open_pool, read_charter
+    from collegium.privacy.release_store import ReleaseStore
+
+    settings = load_recipe(recipe, OwnerRecipe, overrides)
+    agreed = read_charter(charter)
+    seed = load_seed_model(seed_model, agreed.terms.max_length)
+    check_seed(agreed, seed)
+    console = Console()
+    if dry_run:
+        _print_plan(owner.plan_contribution(agreed, settings, seed), console)
+        return
+    opened = open_pool(agreed, pool, seed)
+    memory = ReleaseStore(store or _store_beside(settings, recipe))
+    destination = out or Path(f"contribution-{settings.name}")
+    artifact = owner.contribute(agreed, settings, opened, seed, destination, memory, allow_overlap)
+    size = sum(entry["bytes"] for entry in artifact.files.values())
+    console.print(
+        f"{artifact.path}: {size:,} bytes; send this folder to the coordinator, nothing else\n"
+        f"sha256 {artifact.sha256}\nmemory of releases, which stays here: {memory.folder}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _store_beside(settings: OwnerRecipe, recipe: Path) -> Path:
+    """`.collegium` in the folder of the private data; beside the recipe where the data are no local path."""
+    data = settings.data if isinstance(settings.data, str) else settings.data.get("train", "")
+    path = Path(data)
+    if data and path.exists():
+        return (path if path.is_dir() else path.parent) / ".collegium" / settings.name
+    return recipe.parent / ".collegium" / settings.name
+
+
+def _print_plan(plan, console: Console) -> None:
+    files = Table("file", "bytes, at most", title="What would leave", title_justify="left")
+    for name, size in plan.files.items():
+        files.add_row(name, f"{size:,}")
+    console.print(files)
+    ledger = Table("what", "made of", "sensitivity", "ε", "what it may tell", title="Ledger", title_justify="left")
+    for entry in plan.ledger:
+        ledger.add_row(entry.what, entry.from_data, entry.sensitivity, entry.epsilon, entry.reveals)
+    console.print(ledger)
+    console.print("Nothing was written.", markup=False)

@@ -1,0 +1,158 @@
+"""Checks every row of a table and turns the good ones into examples; lists the faulty ones.
+
+A row is at fault if its text is missing, empty, no string or no valid Unicode, or if its label is missing.
+All faults of a data set are counted and the first five are listed in one error, so that a file is corrected
+once and not five times. The content of a row is never quoted: error messages end up in logs, and the rows are
+private.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from collegium.core.errors import DataError
+
+MOST_FAULTS_LISTED = 5
+MISSING_LABELS = {"", "nan", "NaN"}  # what an empty cell becomes on its way through other tools
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Texts and, where there are any, the class name of each."""
+
+    texts: list[str]
+    labels: list[str] | None
+
+    def __post_init__(self) -> None:
+        if self.labels is not None and len(self.labels) != len(self.texts):
+            raise DataError(
+                "Texts and labels do not belong together.",
+                got=f"{len(self.labels)} labels",
+                expected=f"{len(self.texts)} labels",
+            )
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def take(self, indices: Sequence[int]) -> "Examples":
+        """The examples at `indices`, in that order."""
+        labels = None if self.labels is None else [self.labels[i] for i in indices]
+        return Examples([self.texts[i] for i in indices], labels)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The two columns of one file (or folder of texts) as they were read, before any check.
+
+    Args:
+        source: the file, folder or hub split, as it stands in messages.
+        columns: names of all columns that are there.
+        labels: None if the label column is not there or was not asked for.
+        places: where each row stands: its number from 1, or the name of its file.
+        faults: rows (by index) that could not even be read, with the reason.
+    """
+
+    source: str
+    columns: list[str]
+    texts: Sequence[object]
+    labels: Sequence[object] | None
+    places: Sequence[int | str]
+    faults: dict[int, str] = field(default_factory=dict)
+
+
+def check_rows(tables: Sequence[Table], with_labels: bool) -> Examples:
+    """All rows of `tables`, one after the other.
+
+    Args:
+        with_labels: False leaves the labels out, and what is wrong with them does not matter.
+
+    Raises:
+        DataError: there are faulty rows (file, row and reason of the first five, and how many there are), or
+            no row at all.
+    """
+    texts: list[str] = []
+    labels: list[str] = []
+    faults: list[str] = []
+    for table in tables:
+        table_labels = table.labels if with_labels else None
+        for index, text in enumerate(table.texts):
+            label = "" if table_labels is None else label_name(table_labels[index])
+            reason = table.faults.get(index) or _fault_of_text(text) or _fault_of_label(table_labels, index, label)
+            if reason is not None:
+                place = table.places[index]
+                where = f"row {place}" if isinstance(place, int) else place
+                faults.append(f"{table.source}, {where}: {reason}")
+            elif isinstance(text, str) and label is not None:
+                texts.append(text)
+                labels.append(label)
+    if faults:
+        raise DataError(_list_faults(faults), do="correct or remove these rows (row 1 is the first record of its file)")
+    if not texts:
+        raise DataError(
+            f"{sources_of(tables)} holds no rows.",
+            do="check the file; a header or an empty file alone is not enough",
+        )
+    return Examples(texts, labels if with_labels else None)
+
+
+def label_name(label: object) -> str | None:
+    """The class name that stands for a cell; None if the cell is empty or holds no scalar."""
+    if label is None or (isinstance(label, float) and math.isnan(label)):
+        return None
+    if isinstance(label, float) and label.is_integer():
+        label = int(label)  # an integer column with gaps comes back as floats
+    if not isinstance(label, str | int | float | bool):
+        return None
+    name = str(label).strip()
+    return None if name in MISSING_LABELS or not _is_unicode(name) else name
+
+
+def printable(text: str) -> str:
+    """`text` without the bytes that a terminal could not show, at most 60 characters."""
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def sources_of(tables: Sequence[Table]) -> str:
+    """The names of all tables, for a message."""
+    return ", ".join(dict.fromkeys(table.source for table in tables)) or "The data"
+
+
+def _fault_of_text(text: object) -> str | None:
+    if text is None or (isinstance(text, float) and math.isnan(text)):
+        return "the text is missing"
+    if not isinstance(text, str):
+        return f"the text is no string but {type(text).__name__}"
+    if not text.strip():
+        return "the text is empty"
+    if not _is_unicode(text):
+        return "the text is no valid UTF-8; save the file with that encoding"
+    return None
+
+
+def _fault_of_label(labels: Sequence[object] | None, index: int, name: str | None) -> str | None:
+    if labels is None or name is not None:
+        return None
+    label = labels[index]
+    if isinstance(label, str) and not _is_unicode(label):
+        return "the label is no valid UTF-8; save the file with that encoding"
+    if label is None or isinstance(label, str | float):
+        return "the label is missing"
+    return f"the label is no name but {type(label).__name__}"
+
+
+def _is_unicode(text: str) -> bool:
+    """False for text with lone surrogates: what `surrogateescape` makes of invalid bytes."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _list_faults(faults: list[str]) -> str:
+    lines = faults[:MOST_FAULTS_LISTED]
+    if len(faults) > len(lines):
+        lines.append(f"… and {len(faults) - len(lines)} more")
+    count = "1 row is" if len(faults) == 1 else f"{len(faults)} rows are"
+    return f"{count} at fault:\n    " + "\n    ".join(lines)

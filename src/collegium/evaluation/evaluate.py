@@ -1,0 +1,89 @@
+"""Accuracy of an encoder on every domain, in two settings.
+
+told    only the labels of the text's own domain compete
+union   all labels of all domains compete, and nobody says which domain it is: one deployed model
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float32, Int
+
+from collegium.core.errors import DataError
+from collegium.data.examples import Examples
+from collegium.models.encoder import Encoder, embed_texts
+from collegium.models.tasks import ClassSet
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Labelled texts of one domain.
+
+    Attributes:
+        targets: index of the true class in the class set; [items].
+    """
+
+    name: str
+    texts: list[str]
+    targets: Int[np.ndarray, " items"]
+
+
+@dataclass(frozen=True)
+class Accuracies:
+    """Fractions by domain, and the macro average under `mean`."""
+
+    told: dict[str, float]
+    union: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Correct:
+    """Which texts of one domain were answered right."""
+
+    told: Bool[np.ndarray, " items"]
+    union: Bool[np.ndarray, " items"]
+
+
+def evaluate(encoder: Encoder, domains: Sequence[Domain], classes: ClassSet, batch_size: int) -> dict[str, Correct]:
+    """Answer every text of every domain; domain → which answers were right."""
+    return {domain.name: grade(embed_texts(encoder, domain.texts, batch_size), domain, classes) for domain in domains}
+
+
+def grade(embeddings: Float32[np.ndarray, "items dim"], domain: Domain, classes: ClassSet) -> Correct:
+    """Compare the closest class with the true one."""
+    scores = (torch.from_numpy(embeddings) @ classes.embeddings.T).numpy()
+    competing = classes.of(domain.name)
+    told = np.asarray(competing)[scores[:, competing].argmax(axis=1)]
+    every = [index for index, (name, _) in enumerate(classes.names) if not name.startswith(":")]
+    union = np.asarray(every)[scores[:, every].argmax(axis=1)]
+    return Correct(told=told == domain.targets, union=union == domain.targets)
+
+
+def accuracies(correct: Mapping[str, Correct]) -> Accuracies:
+    """Share of right answers by domain, and the macro average over domains."""
+    told = {name: float(answers.told.mean()) for name, answers in correct.items()}
+    union = {name: float(answers.union.mean()) for name, answers in correct.items()}
+    return Accuracies(
+        told={**told, "mean": float(np.mean(list(told.values())))},
+        union={**union, "mean": float(np.mean(list(union.values())))},
+    )
+
+
+def make_domain(name: str, examples: Examples, classes: ClassSet) -> Domain:
+    """A domain with its targets.
+
+    Raises:
+        DataError: a label that the class set does not hold.
+    """
+    known = {label: index for index, (owner, label) in enumerate(classes.names) if owner == name}
+    labels = examples.labels or []
+    unknown = sorted(set(labels) - set(known))
+    if unknown or not labels:
+        raise DataError(
+            f"The data of {name} hold labels that the model does not know.",
+            got=", ".join(unknown[:5]) or "no labels",
+            expected=", ".join(known) or "published labels; for private ones give --seed-model",
+        )
+    return Domain(name, examples.texts, np.array([known[label] for label in labels]))

@@ -1,0 +1,84 @@
+"""Evaluates a unified model on the test data of one or more owners, on whatever machine those data are."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from collegium.core.recipe import OwnerRecipe
+from collegium.data.examples import Examples, load_splits
+from collegium.evaluation.evaluate import Domain, accuracies, make_domain
+from collegium.evaluation.routing import RoutedAnswers, evaluate_routed, sequence_routing
+from collegium.models.seed_model import load_seed_model
+from collegium.models.tasks import ClassSet, class_set
+from collegium.unify.unified_folder import UnifiedModel, read_unified
+
+BATCH_SIZE = 64
+
+
+def evaluate_model(
+    model: Path, owners: Sequence[OwnerRecipe], split: str, seed_model: str | None = None
+) -> dict[str, Any]:
+    """Accuracies, routing and speed.
+
+    Args:
+        split: `test` or `validation`, drawn by the charter's random seed as in training.
+        seed_model: embeds class names that the model does not carry.
+
+    Raises:
+        DataError: faulty data, or labels that the model does not know.
+    """
+    unified = read_unified(model)
+    random_seed = unified.facts["random_seed"]
+    texts: dict[str, Examples] = {
+        owner.name: getattr(load_splits(owner.data, owner.columns, owner.limits, random_seed, owner.name), split)
+        for owner in owners
+    }
+    classes = _with_private_names(unified, texts, seed_model)
+    domains = [make_domain(name, one, classes) for name, one in texts.items()]
+    start = time.perf_counter()
+    answers = evaluate_routed(unified.encoder, domains, classes, BATCH_SIZE)
+    seconds = time.perf_counter() - start
+    return {
+        "accuracy": asdict(accuracies({name: routed.correct for name, routed in answers.items()})),
+        "examples": {domain.name: len(domain.texts) for domain in domains},
+        "routing": describe_routing(answers, unified.experts),
+        "texts_per_second": _total(domains) / seconds,
+    }
+
+
+def describe_routing(answers: dict[str, RoutedAnswers], experts: Sequence[str]) -> dict[str, Any]:
+    """Routing as `summary.json` has it: `sequence`, `experts`, and shares `by_layer`, by domain."""
+    layers = next(iter(answers.values())).shares
+    return {
+        "sequence": sequence_routing(answers, experts),
+        "experts": list(experts),
+        "by_layer": {
+            str(layer): {
+                name: [round(share, 6) for share in routed.shares[layer].tolist()] for name, routed in answers.items()
+            }
+            for layer in layers
+        },
+    }
+
+
+def _with_private_names(unified: UnifiedModel, texts: dict[str, Examples], seed_model: str | None) -> ClassSet:
+    """The model's classes, and those of owners who kept theirs out of the charter."""
+    known = unified.classes
+    missing = [name for name in texts if name not in known.domains]
+    if not missing or seed_model is None:
+        return known
+    seed = load_seed_model(seed_model, unified.facts["max_length"])
+    prompts = unified.facts["prompts"]
+    extra = class_set(
+        seed,
+        {name: (prompts.get(name, "{label}"), sorted(set(texts[name].labels or []))) for name in missing},
+    )
+    return ClassSet(known.names + extra.names, torch.cat([known.embeddings, extra.embeddings]))
+
+
+def _total(domains: Sequence[Domain]) -> int:
+    return sum(len(domain.texts) for domain in domains)

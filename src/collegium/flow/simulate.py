@@ -1,0 +1,112 @@
+"""The whole flow on one machine: all owners are simulated, with the same functions that each would run alone.
+
+    pool → charter → contribute (each owner) → unify → evaluate → summary, report
+
+Every stage is an artifact of the run folder; a stage whose inputs and settings are unchanged is not run again, and a
+killed run goes on where it stopped, with the same result.
+"""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from collegium.core.errors import InputError, RecipeError
+from collegium.core.recipe import OwnerRecipe, Recipe
+from collegium.data.examples import load_splits
+from collegium.flow.compare import compare_methods
+from collegium.flow.stages import run_stage
+from collegium.flow.summary import write_summary
+from collegium.models.seed_model import SeedModel, load_seed_model
+from collegium.owner.charter import Charter, write_charter
+from collegium.owner.contribute import contribute
+from collegium.privacy.release_store import ReleaseStore
+from collegium.reports.page import write_report
+from collegium.selection.pool import Pool, build_pool
+from collegium.unify.unify import unify
+
+
+def simulate(recipe: Recipe, folder: Path) -> Path:
+    """Run all stages of a simulation recipe in `folder`; the path of the summary.
+
+    Raises:
+        CollegiumError: see the stages.
+        InputError: another run is at work in this folder.
+    """
+    torch.use_deterministic_algorithms(True)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):
+        seed = load_seed_model(recipe.seed_model, recipe.max_length)
+        pool = run_stage(folder, "pool", lambda: build_pool(folder / "pool", recipe.pool, seed, recipe.random_seed))
+        charter = run_stage(folder, "charter", lambda: make_charter(folder / "charter", recipe, seed, pool))
+        contributions: dict[str, Path] = {}
+        for name in recipe.owners:
+            path = folder / "contributions" / name
+            owner, store = owner_recipe(recipe, name), _store(folder, name, charter)
+            run_stage(
+                folder,
+                f"contribute:{name}",
+                lambda path=path, owner=owner, store=store: contribute(charter, owner, pool, seed, path, store),
+            )
+            contributions[name] = path
+        model = folder / "model"
+        run_stage(folder, "unify", lambda: unify(charter, list(contributions.values()), pool, seed, model))
+        evaluation = folder / "evaluation"
+        run_stage(
+            folder,
+            "evaluate",
+            lambda: compare_methods(evaluation, recipe, charter, pool, seed, list(contributions.values()), model),
+        )
+        summary = write_summary(folder, recipe)
+        write_report(folder)
+    return summary
+
+
+def make_charter(path: Path, recipe: Recipe, seed: SeedModel, pool: Pool) -> Charter:
+    """The charter of a recipe; the class names of owners with data are read from their training examples.
+
+    Raises:
+        RecipeError: neither labels nor data are given for an owner that publishes its labels.
+    """
+    labels = {}
+    for name, owner in recipe.owners.items():
+        if owner.labels is not None:
+            labels[name] = owner.labels
+        elif owner.data is not None and owner.publish_labels:
+            train = load_splits(owner.data, owner.columns, owner.limits, recipe.random_seed, name).train
+            labels[name] = sorted(set(train.labels or []))
+    return write_charter(path, recipe, seed, pool, labels)
+
+
+def owner_recipe(recipe: Recipe, name: str) -> OwnerRecipe:
+    """What an owner of a simulation would write itself.
+
+    Raises:
+        RecipeError: the owner has no data.
+    """
+    owner = recipe.owners[name]
+    if owner.data is None:
+        raise RecipeError(
+            f"owners.{name}.data is missing: `collegium run` simulates every owner.",
+            do="give the data, or use `collegium charter`, `contribute` and `unify` on separate machines",
+        )
+    return OwnerRecipe(name=name, data=owner.data, columns=owner.columns, limits=owner.limits, privacy=owner.privacy)
+
+
+def _store(folder: Path, owner: str, charter: Charter) -> ReleaseStore:
+    # A simulated owner releases nothing to anybody, so that other settings may be tried: one memory a charter.
+    return ReleaseStore(folder / "owners" / owner / charter.sha256[:16])
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(
+                f"Another run is at work in {folder}.", do="wait for it, or name another folder with --out"
+            ) from None
+        yield

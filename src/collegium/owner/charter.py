@@ -1,0 +1,174 @@
+"""The charter: what everybody agrees on before anything is trained.
+
+It names the seed model and the pool by fingerprint, the class names of every owner that publishes them, and all
+settings that two machines must share. Owners pin its hash; a contribution made under another charter is refused.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from collegium.core.artifacts import Artifact, canonical_json, read_artifact, writing
+from collegium.core.errors import ArtifactError, IncompatibleSeedModel, RecipeError
+from collegium.core.recipe import Agreement, Label, Name, Recipe, Settings
+from collegium.models.seed_model import SeedModel
+from collegium.models.tasks import ClassSet, class_set
+from collegium.selection.pool import Pool, read_pool
+
+CHARTER = "charter.json"
+POOL_DOMAIN = ":pool"  # no owner can have this name
+
+
+class OwnerEntry(Settings):
+    prompt: str = Field(description="sentence around a class name, with {label}")
+    labels: list[Label] | None = Field(description="class names; null = the owner keeps them private")
+
+
+class Terms(Agreement):
+    """The content of `charter.json`."""
+
+    project: Name
+    seed_model: str = Field(description="fingerprint")
+    pool: str = Field(description="sha256 of the pool's manifest")
+    max_length: int = Field(ge=8)
+    owners: dict[Name, OwnerEntry]
+    pool_prompt: str | None
+    pool_labels: list[str]
+    held_out_one_in: int = Field(10, ge=2, description="pool items held out, by content hash, before any selection")
+
+
+@dataclass(frozen=True)
+class Charter:
+    """A charter on disk, with its terms."""
+
+    artifact: Artifact
+    terms: Terms
+
+    @property
+    def sha256(self) -> str:
+        return self.artifact.sha256
+
+    @property
+    def owners(self) -> list[str]:
+        return list(self.terms.owners)
+
+    def routed_layers(self, num_layers: int) -> list[int]:
+        """Layers with a router: one routing vector each leaves an owner."""
+        router = self.terms.router
+        return [router.decide_layer] if router.decide == "once" else list(range(num_layers))
+
+    def trained_layers(self, num_layers: int) -> list[int]:
+        """Layers whose FFN is trained: below the decision every text takes the seed's."""
+        router = self.terms.router
+        return list(range(router.decide_layer if router.decide == "once" else 0, num_layers))
+
+    def classes(self, seed: SeedModel, hidden: Mapping[str, Sequence[str]] | None = None) -> ClassSet:
+        """The class names that compete: the published ones and, where known here, `hidden` ones of an owner."""
+        labels = {name: entry.labels or (hidden or {}).get(name) for name, entry in self.terms.owners.items()}
+        domains = {name: (self.terms.owners[name].prompt, found) for name, found in labels.items() if found}
+        if self.terms.pool_prompt is not None:
+            domains[POOL_DOMAIN] = (self.terms.pool_prompt, self.terms.pool_labels)
+        return class_set(seed, domains)
+
+    @property
+    def pool_domain(self) -> str | None:
+        return POOL_DOMAIN if self.terms.pool_prompt is not None else None
+
+
+def write_charter(
+    path: Path, recipe: Recipe, seed: SeedModel, pool: Pool, labels: Mapping[str, Sequence[str]]
+) -> Charter:
+    """Write the charter of a recipe.
+
+    Args:
+        labels: class names of every owner that publishes them.
+
+    Raises:
+        RecipeError: an owner that publishes labels has none; a layer that the seed does not have; too few owners
+            for experts_per_token.
+    """
+    router = recipe.router
+    if router.decide == "once" and router.decide_layer >= seed.num_layers:
+        raise RecipeError(
+            "router.decide_layer is beyond the seed model.",
+            got=router.decide_layer,
+            expected=f"0 to {seed.num_layers - 1}",
+        )
+    if router.experts_per_token > len(recipe.owners) + router.fallback:
+        raise RecipeError(
+            "router.experts_per_token is more than there are experts.",
+            got=router.experts_per_token,
+            expected=f"at most {len(recipe.owners) + router.fallback}",
+        )
+    owners = {}
+    for name, owner in recipe.owners.items():
+        if owner.publish_labels and not labels.get(name):
+            raise RecipeError(
+                f"owners.{name}.labels: the class names are not known.",
+                do="list them, or set publish_labels: false for an owner who keeps them private",
+            )
+        owners[name] = OwnerEntry(prompt=owner.prompt, labels=list(labels[name]) if owner.publish_labels else None)
+    terms = Terms(
+        **recipe.agreement.model_dump(exclude={"max_length"}),
+        max_length=seed.max_length,
+        project=recipe.project,
+        seed_model=seed.fingerprint,
+        pool=pool.artifact.sha256,
+        owners=owners,
+        pool_prompt=pool.prompt,
+        pool_labels=pool.labels if pool.prompt else [],
+    )
+    inputs = {"seed_model": seed.fingerprint, "pool": pool.artifact.sha256}
+    with writing(path, "charter", inputs, {"project": recipe.project}) as folder:
+        (folder / CHARTER).write_bytes(canonical_json(terms.model_dump(mode="json")))
+    return read_charter(path)
+
+
+def read_charter(path: Path) -> Charter:
+    """Open a charter.
+
+    Raises:
+        ArtifactError: no intact charter, or terms that this version does not understand.
+    """
+    artifact = read_artifact(path, "charter")
+    try:
+        values: Any = json.loads((artifact.path / CHARTER).read_bytes())
+        return Charter(artifact, Terms.model_validate(values))
+    except (OSError, ValueError, ValidationError, RecursionError) as error:
+        raise ArtifactError(f"The terms in {path} are malformed.", got=str(error).splitlines()[0]) from None
+
+
+def check_seed(charter: Charter, seed: SeedModel) -> None:
+    """Refuse a seed model that is not the charter's.
+
+    Raises:
+        IncompatibleSeedModel: with both fingerprints.
+    """
+    if seed.fingerprint != charter.terms.seed_model:
+        raise IncompatibleSeedModel(
+            "The seed model is not the one that the charter names.",
+            got=seed.fingerprint,
+            expected=charter.terms.seed_model,
+            do="get the seed model from the coordinator; experts of different seeds cannot be unified",
+        )
+
+
+def open_pool(charter: Charter, path: Path, seed: SeedModel) -> Pool:
+    """The charter's pool.
+
+    Raises:
+        ArtifactError: another pool, or a damaged one.
+    """
+    pool = read_pool(path, seed)
+    if pool.artifact.sha256 != charter.terms.pool:
+        raise ArtifactError(
+            f"{path} is not the pool that the charter names.",
+            got=pool.artifact.sha256,
+            expected=charter.terms.pool,
+            do="get the pool from the coordinator again",
+        )
+    return pool

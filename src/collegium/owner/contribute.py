@@ -1,0 +1,209 @@
+"""An owner's one command: select proxies, train the expert, pack the contribution.
+
+Needs the charter, the pool, the seed model and the private data; no network. What leaves is `contribution.py`'s
+artifact and nothing else; everything between (checkpoints, the memory of releases) stays in the owner's store.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float64
+
+from collegium.core.artifacts import Artifact, canonical_json, read_artifact, sha256_of
+from collegium.core.errors import ArtifactError, DataError, InputError
+from collegium.core.progress import say
+from collegium.core.random_streams import stream_seed
+from collegium.core.recipe import OwnerRecipe
+from collegium.data.examples import Examples, load_splits
+from collegium.models.encoder import embed_texts
+from collegium.models.ffn_inputs import norm_bound
+from collegium.models.proxy_targets import Targets, label_targets, proxy_targets
+from collegium.models.seed_model import SeedModel
+from collegium.models.tasks import ClassSet
+from collegium.owner.charter import POOL_DOMAIN, Charter
+from collegium.owner.contribution import (
+    CARD,
+    EXPERT,
+    LEDGER,
+    PROXIES,
+    ROUTING,
+    routing_tensors,
+    write_contribution,
+)
+from collegium.owner.overlap import find_overlap, refuse_overlap
+from collegium.owner.routing_vectors import routing_vectors
+from collegium.owner.training import train_expert
+from collegium.owner.validate import expected_expert
+from collegium.privacy.ledger import Release, contribution_ledger, ledger_json, routing_release
+from collegium.privacy.release_store import ReleaseStore
+from collegium.privacy.sensitivity import routing_sensitivity
+from collegium.selection.pool import Pool, is_held_out
+from collegium.selection.select import select_proxies
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What would leave: bytes by file (those of texts are upper bounds), and the ledger."""
+
+    files: dict[str, int]
+    ledger: list[Release]
+
+
+def contribute(
+    charter: Charter,
+    recipe: OwnerRecipe,
+    pool: Pool,
+    seed: SeedModel,
+    destination: Path,
+    store: ReleaseStore,
+    allow_overlap: bool = False,
+) -> Artifact:
+    """Make the owner's contribution at `destination`; at once if it is there already, from the same inputs.
+
+    Raises:
+        InputError: the charter does not name this owner.
+        DataError: faulty private data, or classes that the charter does not name.
+        ReleaseRefused: pool records like private ones (without `allow_overlap`), or a second routing release.
+    """
+    private = load_private(charter, recipe)
+    identity = sha256_of(
+        canonical_json([charter.sha256, recipe.model_dump(mode="json"), private.texts, private.labels, allow_overlap])
+    )
+    finished = _finished(destination, store, identity)
+    if finished is not None:
+        return finished
+
+    terms, layers = charter.terms, charter.routed_layers(seed.num_layers)
+    embeddings = embed_texts(seed, private.texts)
+    if not allow_overlap:
+        overlap = find_overlap(pool, private.texts, embeddings, recipe.privacy.overlap_similarity)
+        if overlap:
+            refuse_overlap(pool, private.texts, overlap)
+    own_seed = stream_seed(terms.random_seed, "owner", recipe.name)
+    selection = select_proxies(pool.embeddings, pool.hashes, embeddings, terms.selection, own_seed)
+    if selection.shortfall:
+        say(f"{recipe.name}: {selection.shortfall}")
+    chosen = [int(row) for row in selection.indices]
+    hashes = pool.hashes
+    used = sorted(row for row in chosen if not is_held_out(hashes[row], terms.held_out_one_in))
+    proxies = pool.texts(used)
+
+    routing: dict[int, Float64[np.ndarray, " dim"]] = {}
+    if terms.router.vectors != "tuned":
+        mixed = private.texts + (proxies if terms.router.vectors == "seed" else [])
+        routing = dict(zip(layers, routing_vectors(seed, seed.architecture, mixed, layers), strict=True))
+        _remember(store, charter, routing, private)
+
+    classes = charter.classes(seed, hidden={recipe.name: _labels(charter, recipe.name, private)})
+    texts, targets = _training_set(charter, recipe.name, private, pool, used, classes)
+    checkpoints = store.folder / f"checkpoints-{identity[:16]}"
+    trained_layers = charter.trained_layers(seed.num_layers)
+    expert = train_expert(seed, texts, targets, classes, terms.training, trained_layers, own_seed, checkpoints)
+    if terms.router.vectors == "tuned":
+        mixed = private.texts + proxies
+        routing = dict(zip(layers, routing_vectors(expert.encoder, seed.architecture, mixed, layers), strict=True))
+        _remember(store, charter, routing, private)
+
+    ledger = _ledger(charter, recipe.name, seed, num_proxies=len(used))
+    artifact = write_contribution(
+        destination, recipe.name, charter, expert.tensors, routing, [hashes[row] for row in chosen], ledger
+    )
+    store.remember(f"contribution-{identity[:16]}", artifact.sha256)
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    return artifact
+
+
+def plan_contribution(charter: Charter, recipe: OwnerRecipe, seed: SeedModel) -> Plan:
+    """What `contribute` would let out, without selecting or training: the private data are read and checked only."""
+    load_private(charter, recipe)
+    ledger = _ledger(charter, recipe.name, seed, charter.terms.selection.size)
+    expert = sum(4 * int(np.prod(shape)) for shape in expected_expert(charter, seed).values())
+    vectors = 4 * seed.dim * len(charter.routed_layers(seed.num_layers))
+    sizes = {
+        EXPERT: expert,
+        ROUTING: vectors,
+        PROXIES: 35 * charter.terms.selection.size + 1,
+        LEDGER: len(ledger_json(ledger)),
+    }
+    return Plan({**sizes, CARD: 4096}, ledger)
+
+
+def load_private(charter: Charter, recipe: OwnerRecipe) -> Examples:
+    """The owner's training examples, with labels that the charter allows.
+
+    Raises:
+        InputError: the charter does not name this owner.
+        DataError: a label that the charter does not name.
+    """
+    if recipe.name not in charter.terms.owners:
+        raise InputError("The charter does not name this owner.", got=recipe.name, expected=", ".join(charter.owners))
+    random_seed = charter.terms.random_seed
+    private = load_splits(recipe.data, recipe.columns, recipe.limits, random_seed, recipe.name).train
+    published = charter.terms.owners[recipe.name].labels
+    unknown = sorted(set(private.labels or []) - set(published)) if published else []
+    if unknown:
+        raise DataError(
+            f"The private data of {recipe.name} hold classes that the charter does not name.",
+            got=", ".join(unknown[:5]),
+            expected=", ".join(published or []),
+            do="correct the labels, or ask the coordinator for another charter",
+        )
+    return private
+
+
+def _labels(charter: Charter, owner: str, private: Examples) -> list[str]:
+    return charter.terms.owners[owner].labels or sorted(set(private.labels or []))
+
+
+def _training_set(
+    charter: Charter, owner: str, private: Examples, pool: Pool, used: Sequence[int], classes: ClassSet
+) -> tuple[list[str], Targets]:
+    training = charter.terms.training
+    rows = list(used)
+    texts: list[str] = []
+    parts: list[Targets] = []
+    if training.alignment != "proxy":
+        competing = range(len(classes.names)) if training.labels == "union" else classes.of(owner)
+        competing = [index for index in competing if classes.names[index][0] != POOL_DOMAIN]
+        texts += private.texts
+        parts.append(label_targets([classes.index(owner, label) for label in private.labels or []], competing, classes))
+    if training.alignment != "private":
+        texts += pool.texts(rows)
+        embeddings = np.asarray(pool.embeddings[rows])
+        labels = pool.labels_of(rows)
+        parts.append(proxy_targets(embeddings, labels, classes, charter.pool_domain, training.logit_scale))
+    targets = parts[0]
+    for part in parts[1:]:
+        targets = targets + part
+    return texts, targets
+
+
+def _remember(
+    store: ReleaseStore, charter: Charter, routing: dict[int, Float64[np.ndarray, " dim"]], private: Examples
+) -> None:
+    vectors = b"".join(tensor.numpy().tobytes() for tensor in routing_tensors(routing).values())
+    records = [sha256_of(text.encode()) for text in private.texts]
+    store.check_and_record(charter.terms.project, sha256_of(vectors), records, mechanism="none")
+
+
+def _ledger(charter: Charter, owner: str, seed: SeedModel, num_proxies: int) -> list[Release]:
+    vectors = charter.terms.router.vectors
+    bounds = [norm_bound(seed, seed.architecture, layer) for layer in charter.routed_layers(seed.num_layers)]
+    sensitivity = routing_sensitivity(bounds, 0 if vectors == "private" else num_proxies)
+    routing = routing_release(vectors, sensitivity, num_proxies, bounds)
+    published = charter.terms.owners[owner].labels is not None
+    return contribution_ledger(routing, published, charter.terms.training.alignment)
+
+
+def _finished(destination: Path, store: ReleaseStore, identity: str) -> Artifact | None:
+    expected = store.recall(f"contribution-{identity[:16]}")
+    if expected is None:
+        return None
+    try:
+        artifact = read_artifact(destination, "contribution")
+    except ArtifactError:
+        return None
+    return artifact if artifact.sha256 == expected else None

@@ -1,0 +1,89 @@
+"""A contribution: the only thing that leaves an owner. Written here, and read back in `validate.py`.
+
+    expert.safetensors    layers.{i}.{matrix}.weight|bias, or layers.{i}.{matrix}.lora_A|lora_B
+    routing.safetensors   layers.{i}: the routing vector of a routed layer, float32
+    proxies.json          content hashes of the selected pool items, sorted (the order of the picks would tell ranks)
+    ledger.json           what each of these was made of and what it may tell
+    card.md               the same for people
+
+Nothing in it depends on the number of private examples: not its size, names, dtypes, times of files or metadata.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from safetensors.torch import save_file
+from torch import Tensor
+
+from collegium.core.artifacts import Artifact, canonical_json, read_artifact, writing
+from collegium.owner.charter import Charter
+from collegium.privacy.ledger import Release, ledger_json
+
+EXPERT, ROUTING, PROXIES, LEDGER, CARD = (
+    "expert.safetensors",
+    "routing.safetensors",
+    "proxies.json",
+    "ledger.json",
+    "card.md",
+)
+NO_TIME = (315_532_800, 315_532_800)  # 1980-01-01: a file's time would tell when the training ended
+
+
+def write_contribution(
+    path: Path,
+    owner: str,
+    charter: Charter,
+    expert: Mapping[str, Tensor],
+    routing: Mapping[int, Float64[np.ndarray, " dim"]],
+    proxies: Sequence[str],
+    ledger: Sequence[Release],
+) -> Artifact:
+    """Write the artifact.
+
+    Args:
+        expert: neutral name → tensor.
+        routing: layer → vector.
+        proxies: content hashes, in any order.
+    """
+    inputs = {
+        "charter": charter.sha256,
+        "pool": charter.terms.pool,
+        "seed_model": charter.terms.seed_model,
+    }
+    settings = {"owner": owner, "project": charter.terms.project}
+    with writing(path, "contribution", inputs, settings) as folder:
+        save_file({name: expert[name].contiguous() for name in sorted(expert)}, folder / EXPERT)
+        save_file(routing_tensors(routing), folder / ROUTING)
+        (folder / PROXIES).write_bytes(canonical_json(sorted(proxies)))
+        (folder / LEDGER).write_bytes(ledger_json(ledger))
+        (folder / CARD).write_text(_card(owner, charter, ledger), encoding="utf-8")
+    for file in path.iterdir():
+        os.utime(file, NO_TIME)
+    os.utime(path, NO_TIME)
+    return read_artifact(path, "contribution")
+
+
+def routing_tensors(routing: Mapping[int, Float64[np.ndarray, " dim"]]) -> dict[str, Tensor]:
+    """Routing vectors under their released names, in float32."""
+    return {f"layers.{layer}": torch.from_numpy(vector).float() for layer, vector in sorted(routing.items())}
+
+
+def _card(owner: str, charter: Charter, ledger: Sequence[Release]) -> str:
+    lines = [
+        f"# Contribution of {owner} to {charter.terms.project}",
+        "",
+        f"Made under the charter `{charter.sha256}`.",
+        "",
+        "| what leaves | file | made of | sensitivity | mechanism | ε | what it may tell |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {entry.what} | {entry.file or '(charter)'} | {entry.from_data} | {entry.sensitivity} | {entry.mechanism} "
+        f"| {entry.epsilon} | {entry.reveals} |"
+        for entry in ledger
+    ]
+    return "\n".join([*lines, ""])

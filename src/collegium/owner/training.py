@@ -1,0 +1,133 @@
+"""Trains an expert: the FFN sublayers only, on private data and the owner's own proxies (MetaMoE, stage 2).
+
+Every other tensor stays bit-identical to the seed, which is checked. The published code lets the text proxies in
+without their answers; here they are trained on them (`models/proxy_targets.py`).
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from collegium.core.errors import InputError, RunError
+from collegium.core.recipe import TrainingSettings
+from collegium.models.encoder import pool_tokens
+from collegium.models.fit import fit
+from collegium.models.proxy_targets import Targets, as_tensors
+from collegium.models.seed_model import SeedModel
+from collegium.models.tasks import ClassSet, matching_loss
+from collegium.moe.architectures import ffn_parameter_names, layers_of
+
+
+@dataclass(frozen=True)
+class Expert:
+    """A trained expert.
+
+    Attributes:
+        tensors: neutral name → float32 tensor: `layers.1.up_proj.weight`, or `layers.1.up_proj.lora_A` and `.lora_B`.
+        encoder: the seed with the expert's FFNs, for its own forward pass.
+    """
+
+    tensors: dict[str, Tensor]
+    encoder: SeedModel
+
+
+def train_expert(
+    seed: SeedModel,
+    texts: Sequence[str],
+    targets: Targets,
+    classes: ClassSet,
+    settings: TrainingSettings,
+    layers: Sequence[int],
+    random_seed: int,
+    checkpoints: Path | None = None,
+) -> Expert:
+    """Fine-tune the FFNs of `layers` on the texts; the seed itself is left as it is.
+
+    Raises:
+        RunError: the loss or a weight became non-finite, or another tensor than an FFN's changed.
+    """
+    model = copy.deepcopy(seed.model)
+    names = {
+        neutral: own
+        for layer in layers
+        for neutral, own in ffn_parameter_names(seed.architecture, model, layer).items()
+    }
+    trainable, model = _make_trainable(model, names, settings, seed)
+
+    def collate(rows: list[int]) -> dict[str, Tensor]:
+        probabilities, allowed = as_tensors(targets, rows)
+        return {**seed.tokenise([texts[row] for row in rows]), "targets": probabilities, "allowed": allowed}
+
+    def loss(module: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
+        embeddings = pool_tokens(module(**inputs).last_hidden_state, inputs["attention_mask"], seed.pooling)
+        class_embeddings = classes.embeddings.to(embeddings.device)
+        return matching_loss(embeddings, class_embeddings, batch["targets"], batch["allowed"], settings.logit_scale)
+
+    fit(model, len(texts), collate, loss, settings, random_seed, "train the expert", checkpoints)
+    tensors = {name: parameter.detach().float().cpu().clone() for name, parameter in trainable.items()}
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise RunError(f"Training made {name} infinite or not a number.", do="use a smaller learning rate")
+    dense = _merged(model, settings)
+    _check_untouched(seed.model, dense, set(names.values()))
+    return Expert(tensors, _as_encoder(seed, dense))
+
+
+def _make_trainable(
+    model: Any, names: dict[str, str], settings: TrainingSettings, seed: SeedModel
+) -> tuple[dict[str, nn.Parameter], Any]:
+    """Switch gradients on for the FFNs (or for LoRA factors beside them); neutral name → parameter."""
+    model.requires_grad_(False)
+    if settings.parameters == "full":
+        parameters = dict(model.named_parameters())
+        trainable = {neutral: parameters[own].requires_grad_(True) for neutral, own in names.items()}
+        return trainable, model
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError:
+        raise InputError("training.parameters=lora needs peft.", do="pip install 'collegium[adapters]'") from None
+    torch.manual_seed(0)  # LoRA's A starts random; Trainer seeds only afterwards
+    modules = sorted({own.rpartition(".")[0] for own in names.values()})
+    config = LoraConfig(
+        r=settings.rank, lora_alpha=settings.lora_alpha, lora_dropout=0.0, bias="none", target_modules=modules
+    )
+    wrapped = get_peft_model(model, config)
+    layers = layers_of(wrapped.base_model.model, seed.architecture)
+    trainable = {}
+    for neutral in names:
+        if not neutral.endswith(".weight"):
+            continue
+        _, layer, matrix, _ = neutral.split(".")
+        module = layers[int(layer)].get_submodule(seed.architecture.matrices[matrix])
+        for factor in ("lora_A", "lora_B"):
+            trainable[f"layers.{layer}.{matrix}.{factor}"] = getattr(module, factor)["default"].weight
+    return trainable, wrapped
+
+
+def _merged(model: Any, settings: TrainingSettings) -> Any:
+    return model if settings.parameters == "full" else model.merge_and_unload()
+
+
+def _as_encoder(seed: SeedModel, model: Any) -> SeedModel:
+    model.eval().requires_grad_(False)
+    return SeedModel(
+        model=model,
+        tokenizer=seed.tokenizer,
+        pooling=seed.pooling,
+        max_length=seed.max_length,
+        fingerprint=seed.fingerprint,
+        architecture=seed.architecture,
+    )
+
+
+def _check_untouched(seed: nn.Module, tuned: nn.Module, ffn: set[str]) -> None:
+    after = tuned.state_dict()
+    for name, tensor in seed.state_dict().items():
+        if name not in ffn and not torch.equal(tensor, after[name].cpu()):
+            raise RunError(f"{name} changed in training, though only feed-forward networks may.")

@@ -1,0 +1,158 @@
+"""The public pool: texts, labels where there are any, content hashes, and the seed's embeddings, as one artifact.
+
+Items stand in the order of their content hashes, so the pool does not depend on the order of its source, "the
+lowest hash" is the lowest index, and a share of it can be held out by hash. Texts lie in an Arrow file and
+embeddings in a `.npy`, both memory-mapped: no later stage holds the pool in memory.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float32
+
+from collegium.core.artifacts import Artifact, canonical_json, read_artifact, sha256_of, writing
+from collegium.core.errors import ArtifactError, DataError, IncompatibleSeedModel
+from collegium.core.progress import progress_bar
+from collegium.core.recipe import PoolSettings
+from collegium.data.examples import load_texts
+from collegium.models.encoder import CHUNK, embed_texts
+from collegium.models.seed_model import SeedModel
+
+RECORDS, EMBEDDINGS = "records.arrow", "embeddings.npy"
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A pool on disk, memory-mapped.
+
+    Attributes:
+        records: columns text, label (null where there is none), hash.
+        embeddings: unit-norm rows; [items, dim].
+    """
+
+    artifact: Artifact
+    records: pa.Table
+    embeddings: Float32[np.ndarray, "items dim"]
+
+    def __len__(self) -> int:
+        return self.records.num_rows
+
+    @property
+    def prompt(self) -> str | None:
+        return self.artifact.settings["prompt"]
+
+    @property
+    def labels(self) -> list[str]:
+        """Class names of the pool, sorted; empty where it has none."""
+        return self.artifact.settings["labels"]
+
+    @property
+    def hashes(self) -> list[str]:
+        return self.records["hash"].to_pylist()
+
+    def texts(self, rows: Sequence[int]) -> list[str]:
+        return self.records["text"].take(pa.array(list(rows), pa.int64())).to_pylist()
+
+    def labels_of(self, rows: Sequence[int]) -> list[str] | None:
+        if not self.labels:
+            return None
+        return self.records["label"].take(pa.array(list(rows), pa.int64())).to_pylist()
+
+    def rows_of(self, hashes: Sequence[str]) -> list[int]:
+        """Rows of items by content hash.
+
+        Raises:
+            KeyError: a hash that is not in the pool.
+        """
+        known = {value: row for row, value in enumerate(self.hashes)}
+        return [known[value] for value in hashes]
+
+
+def build_pool(path: Path, settings: PoolSettings, seed: SeedModel, random_seed: int) -> Pool:
+    """Load, remove exact duplicates, embed, and write the artifact at `path`; at once if it is there already.
+
+    Raises:
+        DataError: faulty rows, fewer than two distinct texts, or a prompt for a pool without labels.
+    """
+    examples = load_texts(settings.data, settings.columns, settings.limit, random_seed)
+    if settings.prompt is not None and examples.labels is None:
+        raise DataError(
+            f"The pool {settings.data} has a prompt but no labels.",
+            do="name the column in pool.columns.label",
+        )
+    distinct = {content_hash(text): row for row, text in reversed(list(enumerate(examples.texts)))}
+    if len(distinct) < 2:
+        raise DataError(f"The pool {settings.data} holds too few texts.", got=len(distinct), expected="2 or more")
+    hashes = sorted(distinct)
+    texts = [examples.texts[distinct[value]] for value in hashes]
+    labels = [examples.labels[distinct[value]] for value in hashes] if examples.labels else [None] * len(hashes)
+    facts = {
+        "data": Path(settings.data).name,
+        "prompt": settings.prompt,
+        "labels": sorted({label for label in labels if label is not None}),
+        "items": len(hashes),
+        "duplicates_removed": len(examples.texts) - len(hashes),
+        "max_length": seed.max_length,
+    }
+    inputs = {"seed_model": seed.fingerprint, "records": sha256_of(canonical_json([texts, labels]))}
+    finished = _finished(path, inputs, facts)
+    if finished is not None:
+        return finished
+    with writing(path, "pool", inputs, facts) as folder:
+        table = pa.table({"text": pa.array(texts), "label": pa.array(labels, pa.string()), "hash": pa.array(hashes)})
+        with pa.OSFile(str(folder / RECORDS), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=CHUNK)
+        _embed(folder / EMBEDDINGS, texts, seed)
+    return read_pool(path)
+
+
+def read_pool(path: Path, seed: SeedModel | None = None) -> Pool:
+    """Open a pool; with `seed`, check that its embeddings are that seed's.
+
+    Raises:
+        ArtifactError: no intact pool at `path`.
+        IncompatibleSeedModel: embedded with another seed model.
+    """
+    artifact = read_artifact(path, "pool")
+    if seed is not None and artifact.inputs["seed_model"] != seed.fingerprint:
+        raise IncompatibleSeedModel(
+            f"The pool {path} was embedded with another seed model.",
+            got=artifact.inputs["seed_model"],
+            expected=seed.fingerprint,
+            do="use the seed model of the charter, or build the pool again",
+        )
+    records = pa.ipc.open_file(pa.memory_map(str(artifact.path / RECORDS))).read_all()
+    return Pool(artifact, records, np.load(artifact.path / EMBEDDINGS, mmap_mode="r"))
+
+
+def content_hash(text: str) -> str:
+    """Identity of a pool item: the first 128 bits of the sha256 of its text, in hex."""
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def is_held_out(value: str, one_in: int) -> bool:
+    """Whether the item with this content hash is held out of statistics and training: a rule of the charter."""
+    return int(value[:8], 16) % one_in == 0
+
+
+def _finished(path: Path, inputs: dict[str, str], facts: dict[str, Any]) -> Pool | None:
+    try:
+        pool = read_pool(path)
+    except ArtifactError:
+        return None
+    return pool if (pool.artifact.inputs, pool.artifact.settings) == (inputs, facts) else None
+
+
+def _embed(path: Path, texts: Sequence[str], seed: SeedModel) -> None:
+    embeddings = np.lib.format.open_memmap(path, "w+", np.float32, (len(texts), seed.dim))
+    with progress_bar("embed the pool", len(texts)) as bar:
+        for start in range(0, len(texts), CHUNK):
+            chunk = texts[start : start + CHUNK]
+            embeddings[start : start + len(chunk)] = embed_texts(seed, chunk)
+            bar.advance(len(chunk))
+    embeddings.flush()

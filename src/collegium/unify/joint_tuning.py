@@ -1,0 +1,82 @@
+"""Joint tuning of router and experts on the union of the proxies (MetaMoE, stage 3), kept only where it helps.
+
+loss = task loss on the proxies + routing_loss_weight · owner-supervised routing loss + balance_loss_weight · Switch.
+The supervised loss works on detached router inputs: flowing back into the experts it cost 7 points (METHODS §4).
+"""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from collegium.core.recipe import JointTuningSettings, TrainingSettings
+from collegium.models.encoder import pool_tokens
+from collegium.models.fit import fit
+from collegium.models.proxy_targets import as_tensors
+from collegium.models.seed_model import SeedModel
+from collegium.models.tasks import ClassSet, matching_loss
+from collegium.moe.losses import load_balancing_loss, owner_routing_loss
+from collegium.unify.proxies import ProxySet
+
+
+def jointly_tuned(
+    model: Any,
+    seed: SeedModel,
+    proxies: ProxySet,
+    classes: ClassSet,
+    settings: JointTuningSettings,
+    training: TrainingSettings,
+    random_seed: int,
+) -> Any:
+    """A tuned copy of a unified model; the model itself is left as it is."""
+    tuned = copy.deepcopy(model)
+    tuned.requires_grad_(False)
+    for router in tuned.routers.values():
+        router.weight.requires_grad_(True)
+        router.bias.requires_grad_(True)
+        router.context_weight.requires_grad_(tuned.config.learn_context_weight)
+    if settings.parameters == "router-and-experts":
+        for name, parameter in tuned.named_parameters():
+            parameter.requires_grad_(parameter.requires_grad or _is_owners_expert(name, tuned))
+
+    def collate(rows: list[int]) -> dict[str, Tensor]:
+        probabilities, allowed = as_tensors(proxies.targets, rows)
+        owners = torch.from_numpy(proxies.owners[rows])
+        inputs = seed.tokenise([proxies.texts[row] for row in rows])
+        return {**inputs, "targets": probabilities, "allowed": allowed, "owners": owners}
+
+    def loss(module: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
+        output = module(**inputs, output_routing=True)
+        mask = inputs["attention_mask"]
+        embeddings = pool_tokens(output.last_hidden_state, mask, seed.pooling)
+        total = matching_loss(
+            embeddings,
+            classes.embeddings.to(embeddings.device),
+            batch["targets"],
+            batch["allowed"],
+            training.logit_scale,
+        )
+        routings = list(output.routings.values())
+        for routing in routings:
+            scores = routing.supervised_logits[..., : batch["owners"].shape[1]]  # a fallback owns no proxies
+            total = total + settings.routing_loss_weight / len(routings) * owner_routing_loss(
+                scores, batch["owners"], mask
+            )
+            if settings.balance_loss_weight:
+                total = total + settings.balance_loss_weight / len(routings) * load_balancing_loss(
+                    routing.logits, routing.experts, mask
+                )
+        return total
+
+    fit(tuned, len(proxies.texts), collate, loss, settings, random_seed, "tune router and experts")
+    for router in tuned.routers.values():
+        router.context_weight.data.clamp_(0.0, 1.0)
+    return tuned.eval().requires_grad_(False)
+
+
+def _is_owners_expert(name: str, model: Any) -> bool:
+    """Whether a parameter belongs to an owner's expert; the seed's own FFN stays as it is."""
+    before, found, after = name.partition(".experts.")
+    return bool(found) and int(after.split(".")[0]) < len(model.config.expert_names)

@@ -1,0 +1,71 @@
+"""The union of all owners' proxies, as the coordinator sees it: who chose what, what it teaches, what is held out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+
+from collegium.models.encoder import Encoder, embed_texts
+from collegium.models.proxy_targets import Targets, proxy_targets
+from collegium.models.tasks import ClassSet
+from collegium.owner.charter import Charter
+from collegium.owner.validate import Contribution
+from collegium.selection.pool import Pool, is_held_out
+
+
+@dataclass(frozen=True)
+class ProxySet:
+    """Some proxies.
+
+    Attributes:
+        owners: 1 where an owner chose the proxy (several may have); [items, owners].
+        targets: what each proxy teaches.
+    """
+
+    texts: list[str]
+    owners: Float32[np.ndarray, "items owners"]
+    targets: Targets
+
+    def of_owner(self, index: int) -> "ProxySet":
+        rows = np.flatnonzero(self.owners[:, index])
+        return ProxySet(
+            [self.texts[row] for row in rows],
+            self.owners[rows],
+            Targets(self.targets.probabilities[rows], self.targets.allowed[rows]),
+        )
+
+
+def proxy_sets(
+    contributions: Sequence[Contribution], charter: Charter, pool: Pool, classes: ClassSet
+) -> tuple[ProxySet, ProxySet]:
+    """(training proxies, held-out proxies) of all owners together, in the order of the pool."""
+    chosen = sorted({row for contribution in contributions for row in contribution.proxy_rows})
+    hashes = pool.hashes
+    held_out = [is_held_out(hashes[row], charter.terms.held_out_one_in) for row in chosen]
+
+    def subset(wanted: bool) -> ProxySet:
+        rows = [row for row, out in zip(chosen, held_out, strict=True) if out == wanted]
+        owners = np.zeros((len(rows), len(contributions)), dtype=np.float32)
+        for index, contribution in enumerate(contributions):
+            owners[:, index] = np.isin(rows, contribution.proxy_rows)
+        targets = proxy_targets(
+            np.asarray(pool.embeddings[rows]),
+            pool.labels_of(rows),
+            classes,
+            charter.pool_domain,
+            charter.terms.training.logit_scale,
+        )
+        return ProxySet(pool.texts(rows), owners, targets)
+
+    return subset(False), subset(True)
+
+
+def proxy_accuracy(encoder: Encoder, proxies: ProxySet, classes: ClassSet) -> float:
+    """Share of proxies whose best allowed class is the target's best: the pool's label, or the seed's answer."""
+    if not proxies.texts:
+        return float("nan")
+    scores = (torch.from_numpy(embed_texts(encoder, proxies.texts)) @ classes.embeddings.T).numpy()
+    scores = np.where(proxies.targets.allowed > 0, scores, -np.inf)
+    return float((scores.argmax(axis=1) == proxies.targets.probabilities.argmax(axis=1)).mean())
