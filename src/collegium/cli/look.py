@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from collegium.cli.ledger import print_ledger
 from collegium.cli.options import Overrides, Quiet, Threads
 from collegium.core.artifacts import read_artifact
 from collegium.core.errors import DataError, InputError
@@ -139,9 +140,5 @@ def _is_simulation(recipe: Path) -> bool:
 
 def _print_releases(path: Path, console: Console) -> None:
     proxies = json.loads((path / PROXIES).read_bytes())
-    console.print(f"{len(proxies)} proxies: public pool items, by content hash", markup=False)
-    table = Table("what", "made of", "sensitivity", "mechanism", "ε", "what it may tell", title="What it reveals")
-    for entry in json.loads((path / LEDGER).read_bytes()):
-        keys = ("what", "from_data", "sensitivity", "mechanism", "epsilon", "reveals")
-        table.add_row(*(escape(printable(str(entry.get(key, "not stated")))) for key in keys))
-    console.print(table)
+    console.print(f"\n{len(proxies)} proxies: public pool items, by content hash", markup=False)
+    print_ledger(json.loads((path / LEDGER).read_bytes()), console)

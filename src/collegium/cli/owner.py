@@ -7,9 +7,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from collegium.cli.ledger import print_ledger
 from collegium.cli.options import Out, Overrides, PoolPath, Quiet, SeedName, Threads
 from collegium.core.load_recipe import load_recipe
 from collegium.core.recipe import OwnerRecipe
+from collegium.owner.contribute import Plan
 
 
 def contribute(
@@ -67,13 +69,10 @@ def _store_beside(settings: OwnerRecipe, recipe: Path) -> Path:
     return recipe.parent / ".collegium" / settings.name
 
 
-def _print_plan(plan, console: Console) -> None:
+def _print_plan(plan: Plan, console: Console) -> None:
     files = Table("file", "bytes, at most", title="What would leave", title_justify="left")
     for name, size in plan.files.items():
         files.add_row(name, f"{size:,}")
     console.print(files)
-    ledger = Table("what", "made of", "sensitivity", "ε", "what it may tell", title="Ledger", title_justify="left")
-    for entry in plan.ledger:
-        ledger.add_row(entry.what, entry.from_data, entry.sensitivity, entry.epsilon, entry.reveals)
-    console.print(ledger)
-    console.print("Nothing was written.", markup=False)
+    print_ledger([entry.model_dump() for entry in plan.ledger], console)
+    console.print("\nNothing was written.", markup=False)

@@ -7,15 +7,19 @@ full, leaves nothing half-written. Leftovers of a killed process are removed by 
 """
 
 import errno
+import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+from safetensors import SafetensorError
 
 from collegium.core.errors import ArtifactError, RunError
 
@@ -40,7 +44,8 @@ class Artifact:
 def writing(path: str | Path, kind: str, inputs: dict[str, str], settings: dict[str, Any]) -> Iterator[Path]:
     """Yield an empty temporary folder; when the block ends without an error it becomes the artifact at `path`.
 
-    An artifact of the same kind at `path` is replaced in two renames; anything else there is refused.
+    An artifact of the same kind at `path` is replaced in two renames, the very same one is left as it is; anything
+    else there is refused.
 
     Raises:
         ArtifactError: `path` holds something that is no artifact of this kind.
@@ -64,10 +69,11 @@ def writing(path: str | Path, kind: str, inputs: dict[str, str], settings: dict[
             _replace(building, path)
         finally:
             shutil.rmtree(building, ignore_errors=True)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+    except (OSError, SafetensorError) as error:
+        reason = _errno_of(error)
+        if reason in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
             raise RunError(
-                f"{path} could not be written: {os.strerror(error.errno)}. Nothing was left behind.",
+                f"{path} could not be written: {os.strerror(reason)}. Nothing was left behind.",
                 do="free some space or name another folder, then run the same command again",
             ) from error
         raise
@@ -87,22 +93,29 @@ def read_artifact(path: str | Path, kind: str | None = None, verify: bool = True
             f"{path} is no artifact of Collegium: it has no {MANIFEST}.",
             do="check the path; was the command finished?",
         )
-    raw = manifest_path.read_bytes()[: LARGEST_MANIFEST + 1]
+    with manifest_path.open("rb") as file:
+        raw = file.read(LARGEST_MANIFEST + 1)
     if len(raw) > LARGEST_MANIFEST:
         raise ArtifactError(f"{manifest_path} is too large.", expected=f"at most {LARGEST_MANIFEST} bytes")
     artifact = _parse(path, raw)
     if kind is not None and artifact.kind != kind:
         raise ArtifactError(f"{path} is another kind of artifact.", got=artifact.kind, expected=kind)
     for name, entry in artifact.files.items():
-        _check_file(path, name, entry, verify)
+        try:
+            _check_file(path, name, entry, verify)
+        except OSError as error:
+            raise ArtifactError(
+                f"{path} names a file that cannot be read.", got=f"{name[:80]!r}: {error.strerror}"
+            ) from None
     return artifact
 
 
 def remove_leftovers(path: Path) -> None:
     """Remove what a killed writer of `path` left beside it; put back what it had moved away."""
-    for leftover in path.parent.glob(f".{path.name}.building-*"):
+    name = glob.escape(path.name)
+    for leftover in path.parent.glob(f".{name}.building-*"):
         shutil.rmtree(leftover, ignore_errors=True)
-    for replaced in path.parent.glob(f".{path.name}.replaced-*"):
+    for replaced in path.parent.glob(f".{name}.replaced-*"):
         if path.exists():
             shutil.rmtree(replaced, ignore_errors=True)
         else:
@@ -124,6 +137,8 @@ def sha256_of(value: bytes | Path) -> str:
 
 def write_file(path: Path, content: bytes) -> None:
     """Write one file atomically: temporary name, fsync, rename."""
+    for leftover in path.parent.glob(f".{path.name}.building-*"):
+        leftover.unlink(missing_ok=True)
     temporary = path.with_name(f".{path.name}.building-{os.getpid()}")
     try:
         temporary.write_bytes(content)
@@ -152,6 +167,8 @@ def _seal(folder: Path, kind: str, inputs: dict[str, str], settings: dict[str, A
 
 
 def _replace(building: Path, path: Path) -> None:
+    if _is_intact(path) and (path / MANIFEST).read_bytes() == (building / MANIFEST).read_bytes():
+        return
     replaced = path.parent / f".{path.name}.replaced-{os.getpid()}"
     if path.exists():
         path.rename(replaced)
@@ -166,6 +183,22 @@ def _fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _errno_of(error: OSError | SafetensorError) -> int | None:
+    """safetensors' errors carry the number in their text alone."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = re.search(r"os error (\d+)", str(error))
+    return int(found[1]) if found else None
+
+
+def _is_intact(path: Path) -> bool:
+    try:
+        read_artifact(path)
+    except ArtifactError:
+        return False
+    return True
 
 
 def _kind_of(path: Path) -> str | None:
@@ -192,6 +225,8 @@ def _parse(path: Path, raw: bytes) -> Artifact:
         )
         mappings = (artifact.inputs, artifact.settings, artifact.files, *artifact.files.values())
         if not isinstance(artifact.kind, str) or not all(isinstance(mapping, dict) for mapping in mappings):
+            raise wrong
+        if not all(isinstance(value, str) for value in artifact.inputs.values()):
             raise wrong
         if not all({"sha256", "bytes"} <= entry.keys() for entry in artifact.files.values()):
             raise wrong

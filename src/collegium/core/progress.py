@@ -40,7 +40,7 @@ def set_quiet(quiet: bool) -> None:
 def say(text: str) -> None:
     """One plain line about what happens now, on stderr."""
     if not _QUIET.get():
-        Console(stderr=True, highlight=False).print(text, markup=False)
+        Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
 
 
 @contextmanager

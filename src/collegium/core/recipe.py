@@ -16,26 +16,26 @@ Label = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whi
 class Settings(BaseModel):
     """Base of all settings: frozen, and an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 class Columns(Settings):
-    text: str = Field("text", description="column that holds the text")
-    label: str | None = Field("label", description="column that holds the class name; null = no labels")
+    text: str = Field(default="text", description="column that holds the text")
+    label: str | None = Field(default="label", description="column that holds the class name; null = no labels")
 
 
 class Limits(Settings):
-    train: int | None = Field(None, ge=1, description="most training examples to use")
-    validation: int | None = Field(None, ge=1, description="most validation examples to use")
-    test: int | None = Field(None, ge=1, description="most test examples to use")
+    train: int | None = Field(default=None, ge=1, description="most training examples to use")
+    validation: int | None = Field(default=None, ge=1, description="most validation examples to use")
+    test: int | None = Field(default=None, ge=1, description="most test examples to use")
 
 
 class PoolSettings(Settings):
     data: str = Field(description="catalogue name, file, folder or hub name of the public texts")
     columns: Columns = Columns()
-    limit: int | None = Field(None, ge=1, description="most items, drawn by random_seed; null = all")
+    limit: int | None = Field(default=None, ge=1, description="most items, drawn by random_seed; null = all")
     prompt: str | None = Field(
-        None,
+        default=None,
         description="prompt of the pool's own class names, with {label}; proxies are then trained on the pool's "
         "own labels. null = proxies are trained to keep the seed's answers (distillation)",
     )
@@ -51,7 +51,7 @@ DataSource = str | dict[Literal["train", "validation", "test"], str]
 
 class OwnerPrivacy(Settings):
     overlap_similarity: float = Field(
-        0.95, gt=0, le=1, description="cosine from which a pool record counts as a near copy of a private one"
+        default=0.95, gt=0, le=1, description="cosine from which a pool record counts as a near copy of a private one"
     )
 
 
@@ -59,15 +59,15 @@ class OwnerSettings(Settings):
     """One owner as a simulation recipe or a coordinator's recipe sees it."""
 
     data: DataSource | None = Field(
-        None, description="catalogue name, file, folder, hub name, or one of these for each split"
+        default=None, description="catalogue name, file, folder, hub name, or one of these for each split"
     )
     columns: Columns = Columns()
     limits: Limits = Limits()
-    prompt: str = Field("{label}", description="sentence around a class name, with {label}")
+    prompt: str = Field(default="{label}", description="sentence around a class name, with {label}")
     labels: list[Label] | None = Field(
-        None, min_length=2, description="class names; null = read from the training data (simulation)"
+        default=None, min_length=2, description="class names; null = read from the training data (simulation)"
     )
-    publish_labels: bool = Field(True, description="false = the class names stay out of the charter")
+    publish_labels: bool = Field(default=True, description="false = the class names stay out of the charter")
     privacy: OwnerPrivacy = OwnerPrivacy()
 
     @field_validator("prompt")
@@ -87,31 +87,33 @@ class OwnerRecipe(Settings):
 
 
 class RelevanceSettings(Settings):
-    folds: int = Field(5, ge=2, description="cross-fitting folds: no item is scored by a classifier that saw it")
-    regularisation: float = Field(1.0, gt=0, description="inverse strength C of the L2 penalty")
-    negatives_per_example: float = Field(4.0, gt=0, description="random pool items for each private example")
+    folds: int = Field(
+        default=5, ge=2, description="cross-fitting folds: no item is scored by a classifier that saw it"
+    )
+    regularisation: float = Field(default=1.0, gt=0, description="inverse strength C of the L2 penalty")
+    negatives_per_example: float = Field(default=4.0, gt=0, description="random pool items for each private example")
 
 
 class SelectionSettings(Settings):
     method: Literal["dpp", "similarity", "random"] = "dpp"
-    size: int = Field(500, ge=2, description="m: number of proxies an owner selects")
-    ridge: float = Field(1e-3, ge=0, description="λ of the kernel diag(g)(FFᵀ + λI)diag(g)")
+    size: int = Field(default=500, ge=2, description="m: number of proxies an owner selects")
+    ridge: float = Field(default=1e-3, ge=0, description="λ of the kernel diag(g)(FFᵀ + λI)diag(g)")
     relevance: RelevanceSettings = RelevanceSettings()
 
 
 class TrainingSettings(Settings):
     parameters: Literal["full", "lora"] = "full"
-    rank: int = Field(16, ge=1, description="LoRA rank")
-    lora_alpha: float = Field(32.0, gt=0, description="LoRA update is scaled by lora_alpha / rank")
-    alignment: Literal["both", "private", "proxy"] = Field("both", description="what an expert is trained on")
-    labels: Literal["union", "own"] = Field("union", description="class names that compete in the private loss")
-    epochs: int = Field(3, ge=1)
-    batch_size: int = Field(32, ge=1)
-    learning_rate: float = Field(1e-4, gt=0)
-    warmup_steps: int = Field(10, ge=0)
+    rank: int = Field(default=16, ge=1, description="LoRA rank")
+    lora_alpha: float = Field(default=32.0, gt=0, description="LoRA update is scaled by lora_alpha / rank")
+    alignment: Literal["both", "private", "proxy"] = Field(default="both", description="what an expert is trained on")
+    labels: Literal["union", "own"] = Field(default="union", description="class names that compete in the private loss")
+    epochs: int = Field(default=3, ge=1)
+    batch_size: int = Field(default=32, ge=1)
+    learning_rate: float = Field(default=1e-4, gt=0)
+    warmup_steps: int = Field(default=10, ge=0)
     schedule: Literal["linear", "constant"] = "linear"
-    weight_decay: float = Field(0.01, ge=0)
-    logit_scale: float = Field(20.0, gt=0, description="logits = logit_scale · cosine")
+    weight_decay: float = Field(default=0.01, ge=0)
+    logit_scale: float = Field(default=20.0, gt=0, description="logits = logit_scale · cosine")
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
 
 
@@ -129,29 +131,29 @@ PAPER_ROUTER = {
 
 class RouterSettings(Settings):
     preset: Literal["default", "paper"] = Field(
-        "default", description="paper = the published router; other keys still win over the preset"
+        default="default", description="paper = the published router; other keys still win over the preset"
     )
     init: Literal["raw", "normalised", "lda", "whitened"] = "whitened"
     vectors: Literal["seed", "private", "tuned"] = Field(
-        "seed",
+        default="seed",
         description="seed = mean over private examples and proxies in the seed's pass; private = without the "
         "proxies (routes better, hides less); tuned = the published choice, in the tuned expert's pass",
     )
     decide: Literal["once", "every-layer"] = "once"
-    decide_layer: int = Field(1, ge=0, description="with decide: once, the layer of the decision, from 0")
+    decide_layer: int = Field(default=1, ge=0, description="with decide: once, the layer of the decision, from 0")
     context: Literal["token", "sequence", "seed"] = "sequence"
-    context_weight: float = Field(1.0, ge=0, le=1, description="λ: 0 = the token alone, 1 = the context alone")
+    context_weight: float = Field(default=1.0, ge=0, le=1, description="λ: 0 = the token alone, 1 = the context alone")
     learn_context_weight: bool = False
-    shrinkage: float = Field(3.0, gt=0, description="s: Σ + s·tr(Σ)/d·I")
-    temperature: Literal["auto"] | float = Field("auto", description="auto = fitted on held-out proxies")
+    shrinkage: float = Field(default=3.0, gt=0, description="s: Σ + s·tr(Σ)/d·I")
+    temperature: Literal["auto"] | float = Field(default="auto", description="auto = fitted on held-out proxies")
     weighting: Literal["straight-through", "renormalised", "softmax"] = Field(
-        "straight-through",
+        default="straight-through",
         description="straight-through: chosen weights sum to 1, gradients reach the router; renormalised: the "
         "published one, without gradient at top-1; softmax: Switch, the output is scaled by the probability",
     )
-    experts_per_token: int = Field(1, ge=1)
-    fallback: bool = Field(False, description="keep the seed's own FFN as one more expert")
-    fallback_bias: float = Field(0.0, description="added to the fallback's logit 0")
+    experts_per_token: int = Field(default=1, ge=1)
+    fallback: bool = Field(default=False, description="keep the seed's own FFN as one more expert")
+    fallback_bias: float = Field(default=0.0, description="added to the fallback's logit 0")
 
     @model_validator(mode="before")
     @classmethod
@@ -171,37 +173,37 @@ class RouterSettings(Settings):
 
 class JointTuningSettings(Settings):
     keep: Literal["if-better", "always", "never"] = Field(
-        "if-better", description="if-better = kept only where it raises the accuracy on held-out proxies"
+        default="if-better", description="if-better = kept only where it raises the accuracy on held-out proxies"
     )
     parameters: Literal["router", "router-and-experts"] = "router-and-experts"
-    epochs: int = Field(1, ge=1)
-    batch_size: int = Field(32, ge=1)
-    learning_rate: float = Field(2e-5, gt=0)
-    routing_loss_weight: float = Field(1.0, ge=0, description="owner-supervised, on detached router inputs")
-    balance_loss_weight: float = Field(0.0, ge=0)
+    epochs: int = Field(default=1, ge=1)
+    batch_size: int = Field(default=32, ge=1)
+    learning_rate: float = Field(default=2e-5, gt=0)
+    routing_loss_weight: float = Field(default=1.0, ge=0, description="owner-supervised, on detached router inputs")
+    balance_loss_weight: float = Field(default=0.0, ge=0)
 
 
 class EvaluationSettings(Settings):
     split: Literal["test", "validation"] = "test"
-    batch_size: int = Field(64, ge=1)
+    batch_size: int = Field(default=64, ge=1)
 
 
 class PrivacySettings(Settings):
-    delta: float = Field(1e-5, gt=0, lt=1, description="the charter's public δ")
+    delta: float = Field(default=1e-5, gt=0, lt=1, description="the charter's public δ")
 
 
 class Agreement(Settings):
     """What every participant must agree on: the settings part of the charter."""
 
     task: Literal["label-matching"] = "label-matching"
-    max_length: int | None = Field(None, ge=8, description="tokens kept of a text; null = the seed model's own")
+    max_length: int | None = Field(default=None, ge=8, description="tokens kept of a text; null = the seed model's own")
     selection: SelectionSettings = SelectionSettings()
     training: TrainingSettings = TrainingSettings()
     router: RouterSettings = RouterSettings()
     joint_tuning: JointTuningSettings = JointTuningSettings()
     privacy: PrivacySettings = PrivacySettings()
     output_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    random_seed: int = Field(0, ge=0)
+    random_seed: int = Field(default=0, ge=0)
 
 
 class Recipe(Agreement):

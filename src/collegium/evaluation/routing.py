@@ -63,5 +63,5 @@ def _route(encoder: Encoder, domain: Domain, classes: ClassSet, batch_size: int)
     for layer, counts in tokens.items():
         rates = counts / counts.sum(axis=1, keepdims=True)
         shares[layer] = rates.mean(axis=0)
-    used = sum(tokens.values()).argmax(axis=1)
+    used = np.sum(list(tokens.values()), axis=0).argmax(axis=1)
     return RoutedAnswers(grade(embeddings, domain, classes), shares, used)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from collegium.core.errors import InputError
@@ -32,7 +33,7 @@ def predict_texts(unified: UnifiedModel, texts: Sequence[str], domain: str | Non
         embeddings, tokens = route_texts(unified.encoder, chunk, 64)
         logits = torch.from_numpy(embeddings) @ classes.embeddings[competing].T * unified.facts["logit_scale"]
         best = logits.softmax(dim=-1).max(dim=-1)
-        used = sum(tokens.values())
+        used = np.sum(list(tokens.values()), axis=0)
         for row, text in enumerate(chunk):
             owner, label = classes.names[competing[int(best.indices[row])]]
             shares = used[row] / used[row].sum()

@@ -7,9 +7,11 @@ killed run goes on where it stopped, with the same result.
 """
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -27,6 +29,8 @@ from collegium.reports.page import write_report
 from collegium.selection.pool import Pool, build_pool
 from collegium.unify.unify import unify
 
+Result = TypeVar("Result")
+
 
 def simulate(recipe: Recipe, folder: Path) -> Path:
     """Run all stages of a simulation recipe in `folder`; the path of the summary.
@@ -36,28 +40,29 @@ def simulate(recipe: Recipe, folder: Path) -> Path:
         InputError: another run is at work in this folder.
     """
     torch.use_deterministic_algorithms(True)
+    owners = {name: owner_recipe(recipe, name) for name in recipe.owners}
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
         seed = load_seed_model(recipe.seed_model, recipe.max_length)
-        pool = run_stage(folder, "pool", lambda: build_pool(folder / "pool", recipe.pool, seed, recipe.random_seed))
-        charter = run_stage(folder, "charter", lambda: make_charter(folder / "charter", recipe, seed, pool))
-        contributions: dict[str, Path] = {}
-        for name in recipe.owners:
-            path = folder / "contributions" / name
-            owner, store = owner_recipe(recipe, name), _store(folder, name, charter)
-            run_stage(
-                folder,
-                f"contribute:{name}",
-                lambda path=path, owner=owner, store=store: contribute(charter, owner, pool, seed, path, store),
-            )
-            contributions[name] = path
-        model = folder / "model"
-        run_stage(folder, "unify", lambda: unify(charter, list(contributions.values()), pool, seed, model))
-        evaluation = folder / "evaluation"
-        run_stage(
-            folder,
+
+        def stage(name: str, artifact: Path, work: Callable[[], Result]) -> Result:
+            return run_stage(folder, name, artifact, work)
+
+        path = folder / "pool"
+        pool = stage("pool", path, lambda: build_pool(path, recipe.pool, seed, recipe.random_seed))
+        charter_path = folder / "charter"
+        charter = stage("charter", charter_path, lambda: make_charter(charter_path, recipe, seed, pool))
+        contributions = {name: folder / "contributions" / name for name in owners}
+        for name, owner in owners.items():
+            out, store = contributions[name], _store(folder, name, charter)
+            stage(f"contribute:{name}", out, partial(contribute, charter, owner, pool, seed, out, store))
+        paths = list(contributions.values())
+        model, evaluation = folder / "model", folder / "evaluation"
+        stage("unify", model, lambda: unify(charter, paths, pool, seed, model))
+        stage(
             "evaluate",
-            lambda: compare_methods(evaluation, recipe, charter, pool, seed, list(contributions.values()), model),
+            evaluation,
+            lambda: compare_methods(evaluation, recipe, charter, pool, seed, paths, model),
         )
         summary = write_summary(folder, recipe)
         write_report(folder)

@@ -1,9 +1,10 @@
 """Runs one stage and measures it: seconds, and the peak of resident memory while it ran.
 
 The figures stand in `stages.json` of the run folder, outside all artifacts (time never enters a hash). A stage that
-was already done keeps the figures of the run that did it.
+found its artifact already made keeps the figures of the run that made it.
 """
 
+import contextlib
 import json
 import resource
 import sys
@@ -12,40 +13,45 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from collegium.core.artifacts import canonical_json, write_file
+from collegium.core.artifacts import MANIFEST, canonical_json, write_file
 from collegium.core.progress import say
 
 Result = TypeVar("Result")
 FIGURES = "stages.json"
-WORTH_NOTING = 0.02  # share of the earlier time below which a stage was only found done, not run
 
 
-def run_stage(folder: Path, name: str, work: Callable[[], Result]) -> Result:
-    """Run `work`, say so, and keep its figures under `name`."""
+def run_stage(folder: Path, name: str, artifact: Path, work: Callable[[], Result]) -> Result:
+    """Run `work`, say so, and keep its figures under `name` where it made the artifact at `artifact` anew."""
     say(f"{name} …")
+    before = _identity(artifact)
     _reset_peak()
     start = time.perf_counter()
     result = work()
     seconds = time.perf_counter() - start
     figures = stage_figures(folder)
-    earlier = figures.get(name)
-    if earlier is None or seconds > WORTH_NOTING * earlier["seconds"]:
+    if name not in figures or _identity(artifact) != before:
         figures[name] = {"seconds": round(seconds, 3), "peak_bytes": _peak_bytes()}
         write_file(folder / FIGURES, canonical_json(figures))
     return result
 
 
-def stage_figures(folder: Path) -> dict[str, dict[str, float]]:
+def stage_figures(folder: Path) -> dict[str, dict[str, int | float]]:
     """Stage → seconds and peak_bytes."""
     path = folder / FIGURES
     return json.loads(path.read_bytes()) if path.is_file() else {}
 
 
-def _reset_peak() -> None:
+def _identity(artifact: Path) -> tuple[int, int] | None:
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts again from what is held now
+        status = (artifact / MANIFEST).stat()
     except OSError:
-        pass
+        return None
+    return status.st_ino, status.st_ctime_ns
+
+
+def _reset_peak() -> None:
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts again from what is held now
 
 
 def _peak_bytes() -> int:

@@ -44,7 +44,8 @@ def norm_bound(encoder: Encoder, architecture: Architecture, layer: int) -> floa
     depends on the public seed alone.
     """
     norm = layers_of(encoder.model, architecture)[layer].get_submodule(architecture.norm)
-    gamma, beta = norm.weight.detach().double(), norm.bias.detach().double()
+    parameters = dict(norm.named_parameters())
+    gamma, beta = parameters["weight"].detach().double(), parameters["bias"].detach().double()
     return float(gamma.abs().max() * gamma.numel() ** 0.5 + beta.norm())
 
 

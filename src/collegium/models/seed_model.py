@@ -6,11 +6,13 @@ tokenizer and the pooling, so that two copies of one model agree whatever files 
 
 import importlib.util
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from collegium.core.artifacts import canonical_json, sha256_of
@@ -60,12 +62,18 @@ def load_seed_model(reference: str, max_length: int | None = None) -> SeedModel:
             expected=f"one of {', '.join(sorted(ARCHITECTURES))}",
         )
     try:
-        model = AutoModel.from_pretrained(
-            folder, trust_remote_code=False, use_safetensors=True, dtype=torch.float32, config=config
+        model, loading = AutoModel.from_pretrained(
+            folder,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32,
+            config=config,
+            output_loading_info=True,
         )
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise _not_found(reference, error) from None
+    _complete(model, reference, loading["missing_keys"])
     model.eval().requires_grad_(False)
     pooling, own_length = _sentence_settings(folder)
     limit = min(own_length, tokenizer.model_max_length, getattr(config, "max_position_embeddings", LONGEST))
@@ -77,6 +85,19 @@ def load_seed_model(reference: str, max_length: int | None = None) -> SeedModel:
         fingerprint=_fingerprint(model, tokenizer, pooling),
         architecture=architecture_of(config.model_type),
     )
+
+
+def _complete(model: Any, reference: str, missing: Iterable[str]) -> None:
+    """Refuse absent tensors, which transformers would draw at random; an absent pooler, unused here, becomes zero."""
+    tensors = dict(model.named_parameters())
+    for name in sorted(missing):
+        if not name.startswith("pooler."):
+            raise InputError(
+                f"The seed model {reference} is not complete.",
+                got=f"no tensor {name}",
+                do="get the model again; every expert must start from the same weights",
+            )
+        tensors[name].data.zero_()
 
 
 def _locate(reference: str) -> str:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from .router import Routing
+
 
 @dataclass
 class RoutingState:
@@ -30,9 +32,9 @@ class RoutingState:
 
     mask: Tensor
     seed_pass: bool = False
-    seed_means: dict = field(default_factory=dict)
-    decision: object = None
-    routings: dict = field(default_factory=dict)
+    seed_means: dict[int, Tensor] = field(default_factory=dict)
+    decision: Routing | None = None
+    routings: dict[int, Routing] = field(default_factory=dict)
 
 
 _STATE: ContextVar[RoutingState | None] = ContextVar("collegium_routing_state", default=None)

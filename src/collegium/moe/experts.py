@@ -38,13 +38,14 @@ def dispatch(hidden: Tensor, chosen: Tensor, weights: Tensor, experts: nn.Module
     rows = order // chosen.shape[-1]
     counts = torch.bincount(assignments, minlength=len(experts)).tolist()
     flat_weights = weights.reshape(-1, 1)
-    output = torch.zeros(hidden.shape, dtype=torch.float32, device=hidden.device)
+    precise = torch.promote_types(hidden.dtype, torch.float32)
+    output = torch.zeros(hidden.shape, dtype=precise, device=hidden.device)
     start = 0
     for expert, count in zip(experts, counts, strict=True):
         if count == 0:
             continue
         part = slice(start, start + count)
         start += count
-        result = expert(hidden[rows[part]]).float() * flat_weights[order[part]]
+        result = expert(hidden[rows[part]]).to(precise) * flat_weights[order[part]]
         output.index_add_(0, rows[part], result)
     return output.to(hidden.dtype)

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from .context import current_state, masked_mean
+from .context import RoutingState, current_state, masked_mean
 from .experts import FeedForward, dispatch
 from .router import Router
 
@@ -46,6 +46,8 @@ class MoEFeedForward(nn.Module):
         if self.router is not None:
             state.decision = state.routings[self.layer] = self.router(hidden, self._context(hidden, state))
         routing = state.decision
+        if routing is None:
+            raise RuntimeError(f"layer {self.layer} has no router, and no earlier layer has decided")
         if not self.share_decision:
             state.decision = None
         items, tokens, dim = hidden.shape
@@ -57,7 +59,7 @@ class MoEFeedForward(nn.Module):
         )
         return output.reshape(items, tokens, dim)
 
-    def _context(self, hidden: Tensor, state) -> Tensor | None:
+    def _context(self, hidden: Tensor, state: RoutingState) -> Tensor | None:
         if self.context == "token":
             return None
         if self.context == "seed":

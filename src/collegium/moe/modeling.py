@@ -5,7 +5,7 @@ disk there is one tensor for each expert and matrix; the router is float32 whate
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -52,11 +52,11 @@ class CollegiumBertConfig(BertConfig):
 
     seed_model_type: str = "bert"
     expert_names: list[str] | None = None
-    decide: str = "once"
+    decide: Literal["once", "every-layer"] = "once"
     decide_layer: int = 1
-    context: str = "sequence"
+    context: Literal["token", "sequence", "seed"] = "sequence"
     experts_per_token: int = 1
-    weighting: str = "straight-through"
+    weighting: Literal["straight-through", "renormalised", "softmax"] = "straight-through"
     learn_context_weight: bool = False
     fallback: bool = False
 
@@ -139,7 +139,7 @@ class MoEMixin:
         if position_ids is None:
             position_ids = (mask.long().cumsum(dim=1) - 1).clamp(min=0)  # the same on either side of the padding
         inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": mask, **kwargs}
-        inputs["position_ids"] = position_ids
+        inputs.update(position_ids=position_ids, return_dict=True)
         seed_means: dict[int, Tensor] = {}
         if self.config.context == "seed":  # pyright: ignore[reportAttributeAccessIssue]
             with torch.no_grad(), routing_state(RoutingState(mask, seed_pass=True)) as state:
@@ -154,10 +154,12 @@ class MoEMixin:
             attentions=output.attentions,
             routings=state.routings if output_routing else None,
         )
-        return result.to_tuple() if return_dict is False else result
+        if return_dict is None:
+            return_dict = self.config.return_dict  # pyright: ignore[reportAttributeAccessIssue]
+        return result if return_dict else result.to_tuple()
 
 
-class CollegiumBertModel(MoEMixin, BertModel):
+class CollegiumBertModel(MoEMixin, BertModel):  # pyright: ignore[reportIncompatibleMethodOverride]
     config_class = CollegiumBertConfig
 
 

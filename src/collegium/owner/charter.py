@@ -34,11 +34,12 @@ class Terms(Agreement):
     project: Name
     seed_model: str = Field(description="fingerprint")
     pool: str = Field(description="sha256 of the pool's manifest")
-    max_length: int = Field(ge=8)
     owners: dict[Name, OwnerEntry]
     pool_prompt: str | None
     pool_labels: list[str]
-    held_out_one_in: int = Field(10, ge=2, description="pool items held out, by content hash, before any selection")
+    held_out_one_in: int = Field(
+        default=10, ge=2, description="pool items held out, by content hash, before any selection"
+    )
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,8 @@ def read_charter(path: Path) -> Charter:
         ArtifactError: no intact charter, or terms that this version does not understand.
     """
     artifact = read_artifact(path, "charter")
+    if CHARTER not in artifact.files:  # or the hash that owners pin would not cover the terms
+        raise ArtifactError(f"The manifest of {path} does not name {CHARTER}.", do="get the charter again")
     try:
         values: Any = json.loads((artifact.path / CHARTER).read_bytes())
         return Charter(artifact, Terms.model_validate(values))

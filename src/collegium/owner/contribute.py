@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float64
 
-from collegium.core.artifacts import Artifact, canonical_json, read_artifact, sha256_of
+from collegium.core.artifacts import MANIFEST, Artifact, canonical_json, read_artifact, sha256_of
 from collegium.core.errors import ArtifactError, DataError, InputError
 from collegium.core.progress import say
 from collegium.core.random_streams import stream_seed
@@ -31,6 +31,7 @@ from collegium.owner.contribution import (
     PROXIES,
     ROUTING,
     routing_tensors,
+    safetensors_bytes,
     write_contribution,
 )
 from collegium.owner.overlap import find_overlap, refuse_overlap
@@ -120,15 +121,14 @@ def plan_contribution(charter: Charter, recipe: OwnerRecipe, seed: SeedModel) ->
     """What `contribute` would let out, without selecting or training: the private data are read and checked only."""
     load_private(charter, recipe)
     ledger = _ledger(charter, recipe.name, seed, charter.terms.selection.size)
-    expert = sum(4 * int(np.prod(shape)) for shape in expected_expert(charter, seed).values())
-    vectors = 4 * seed.dim * len(charter.routed_layers(seed.num_layers))
+    vectors = {f"layers.{layer}": (seed.dim,) for layer in charter.routed_layers(seed.num_layers)}
     sizes = {
-        EXPERT: expert,
-        ROUTING: vectors,
+        EXPERT: safetensors_bytes(expected_expert(charter, seed)),
+        ROUTING: safetensors_bytes(vectors),
         PROXIES: 35 * charter.terms.selection.size + 1,
-        LEDGER: len(ledger_json(ledger)),
+        LEDGER: len(ledger_json(ledger)) + 16,  # the bound may take more digits with fewer proxies
     }
-    return Plan({**sizes, CARD: 4096}, ledger)
+    return Plan({**sizes, CARD: 4096, MANIFEST: 4096}, ledger)
 
 
 def load_private(charter: Charter, recipe: OwnerRecipe) -> Examples:
@@ -142,8 +142,14 @@ def load_private(charter: Charter, recipe: OwnerRecipe) -> Examples:
         raise InputError("The charter does not name this owner.", got=recipe.name, expected=", ".join(charter.owners))
     random_seed = charter.terms.random_seed
     private = load_splits(recipe.data, recipe.columns, recipe.limits, random_seed, recipe.name).train
+    if private.labels is None:
+        raise DataError(
+            f"The private data of {recipe.name} have no labels.",
+            expected="a class name for each text",
+            do="name the column in columns.label",
+        )
     published = charter.terms.owners[recipe.name].labels
-    unknown = sorted(set(private.labels or []) - set(published)) if published else []
+    unknown = sorted(set(private.labels) - set(published)) if published else []
     if unknown:
         raise DataError(
             f"The private data of {recipe.name} hold classes that the charter does not name.",

@@ -67,6 +67,15 @@ def write_contribution(
     return read_artifact(path, "contribution")
 
 
+def safetensors_bytes(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Size of a safetensors file with these float32 tensors: 8 bytes, a JSON header padded to 8, the values."""
+    header, end = {}, 0
+    for name, shape in sorted(shapes.items()):
+        start, end = end, end + 4 * int(np.prod(shape))
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
+    return 8 + -(-len(canonical_json(header)) // 8) * 8 + end
+
+
 def routing_tensors(routing: Mapping[int, Float64[np.ndarray, " dim"]]) -> dict[str, Tensor]:
     """Routing vectors under their released names, in float32."""
     return {f"layers.{layer}": torch.from_numpy(vector).float() for layer, vector in sorted(routing.items())}

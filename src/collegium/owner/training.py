@@ -95,10 +95,14 @@ def _make_trainable(
     torch.manual_seed(0)  # LoRA's A starts random; Trainer seeds only afterwards
     modules = sorted({own.rpartition(".")[0] for own in names.values()})
     config = LoraConfig(
-        r=settings.rank, lora_alpha=settings.lora_alpha, lora_dropout=0.0, bias="none", target_modules=modules
+        r=settings.rank,
+        lora_alpha=settings.lora_alpha,  # pyright: ignore[reportArgumentType]  peft takes any number
+        lora_dropout=0.0,
+        bias="none",
+        target_modules=modules,
     )
     wrapped = get_peft_model(model, config)
-    layers = layers_of(wrapped.base_model.model, seed.architecture)
+    layers = layers_of(wrapped.get_base_model(), seed.architecture)
     trainable = {}
     for neutral in names:
         if not neutral.endswith(".weight"):

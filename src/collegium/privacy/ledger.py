@@ -23,7 +23,7 @@ class Release(Settings):
     unit: str = UNIT
     sensitivity: str
     mechanism: str = "none"
-    epsilon: str = Field("infinity", description="ε at the charter's δ; infinity = no protection is claimed")
+    epsilon: str = Field(default="infinity", description="ε at the charter's δ; infinity = no protection is claimed")
     reveals: str
 
 

@@ -46,7 +46,7 @@ class ReleaseStore:
                 if shared and "none" in (mechanism, release["mechanism"]):
                     raise ReleaseRefused(
                         "A second routing release over the same private examples would give away their number and "
-                        f"their mean: {len(shared)} of them are in the release made for project {release['project']!r}.",
+                        f"their mean: {len(shared)} of them are in a release for project {release['project']!r}.",
                         do="send that contribution again, or use data that was never released "
                         f"(the owner's memory of releases is {self.folder})",
                     )
@@ -74,8 +74,14 @@ class ReleaseStore:
         if not path.is_file():
             return []
         try:
-            return json.loads(path.read_bytes())
-        except ValueError:
+            releases = json.loads(path.read_bytes())
+            whole = isinstance(releases, list) and all(
+                {"project", "routing", "mechanism", "records"} == release.keys() for release in releases
+            )
+            if not whole or not all(isinstance(release["records"], list) for release in releases):
+                raise ValueError
+            return releases
+        except (ValueError, AttributeError, RecursionError):
             raise ArtifactError(
                 f"The memory of releases {path} is damaged.",
                 do="restore it from a backup; without it a release that tells too much cannot be noticed",

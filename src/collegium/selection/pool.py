@@ -85,7 +85,9 @@ def build_pool(path: Path, settings: PoolSettings, seed: SeedModel, random_seed:
             f"The pool {settings.data} has a prompt but no labels.",
             do="name the column in pool.columns.label",
         )
-    distinct = {content_hash(text): row for row, text in reversed(list(enumerate(examples.texts)))}
+    # Of equal texts with different labels the first label in sorted order stays, whatever the order of the source.
+    order = sorted(range(len(examples)), key=lambda row: examples.labels[row] if examples.labels else "", reverse=True)
+    distinct = {content_hash(examples.texts[row]): row for row in order}
     if len(distinct) < 2:
         raise DataError(f"The pool {settings.data} holds too few texts.", got=len(distinct), expected="2 or more")
     hashes = sorted(distinct)
@@ -119,6 +121,8 @@ def read_pool(path: Path, seed: SeedModel | None = None) -> Pool:
         IncompatibleSeedModel: embedded with another seed model.
     """
     artifact = read_artifact(path, "pool")
+    if not {RECORDS, EMBEDDINGS} <= artifact.files.keys():  # or the hash in the charter would not cover them
+        raise ArtifactError(f"The manifest of {path} does not name all files of a pool.", do="build the pool again")
     if seed is not None and artifact.inputs["seed_model"] != seed.fingerprint:
         raise IncompatibleSeedModel(
             f"The pool {path} was embedded with another seed model.",
@@ -149,10 +153,11 @@ def _finished(path: Path, inputs: dict[str, str], facts: dict[str, Any]) -> Pool
 
 
 def _embed(path: Path, texts: Sequence[str], seed: SeedModel) -> None:
-    embeddings = np.lib.format.open_memmap(path, "w+", np.float32, (len(texts), seed.dim))
-    with progress_bar("embed the pool", len(texts)) as bar:
+    # Written, not memory-mapped: on a full disk a mapped page kills the process instead of raising an error.
+    header = {"descr": "<f4", "fortran_order": False, "shape": (len(texts), seed.dim)}
+    with path.open("wb") as file, progress_bar("embed the pool", len(texts)) as bar:
+        np.lib.format.write_array_header_1_0(file, header)
         for start in range(0, len(texts), CHUNK):
             chunk = texts[start : start + CHUNK]
-            embeddings[start : start + len(chunk)] = embed_texts(seed, chunk)
+            file.write(embed_texts(seed, chunk).astype("<f4").tobytes())
             bar.advance(len(chunk))
-    embeddings.flush()

@@ -78,5 +78,5 @@ def jointly_tuned(
 
 def _is_owners_expert(name: str, model: Any) -> bool:
     """Whether a parameter belongs to an owner's expert; the seed's own FFN stays as it is."""
-    before, found, after = name.partition(".experts.")
+    _, found, after = name.partition(".experts.")
     return bool(found) and int(after.split(".")[0]) < len(model.config.expert_names)

@@ -62,10 +62,13 @@ def proxy_sets(
     return subset(False), subset(True)
 
 
-def proxy_accuracy(encoder: Encoder, proxies: ProxySet, classes: ClassSet) -> float:
-    """Share of proxies whose best allowed class is the target's best: the pool's label, or the seed's answer."""
+def proxy_accuracy(encoder: Encoder, proxies: ProxySet, classes: ClassSet) -> float | None:
+    """Share of proxies whose best allowed class is the target's best: the pool's label, or the seed's answer.
+
+    None where there is no proxy to judge by.
+    """
     if not proxies.texts:
-        return float("nan")
+        return None
     scores = (torch.from_numpy(embed_texts(encoder, proxies.texts)) @ classes.embeddings.T).numpy()
     scores = np.where(proxies.targets.allowed > 0, scores, -np.inf)
     return float((scores.argmax(axis=1) == proxies.targets.probabilities.argmax(axis=1)).mean())

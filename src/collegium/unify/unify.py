@@ -146,7 +146,8 @@ def _tune(
     tuned = jointly_tuned(model, seed, proxies, classes, terms.joint_tuning, terms.training, random_seed)
     before = proxy_accuracy(_encoder(seed, model), held_out, classes)
     after = proxy_accuracy(_encoder(seed, tuned), held_out, classes)
-    kept = terms.joint_tuning.keep == "always" or after > before
+    better = before is not None and after is not None and after > before
+    kept = terms.joint_tuning.keep == "always" or better
     return (tuned if kept else model), {"kept": kept, "accuracy_before": before, "accuracy_after": after}
 
 
@@ -161,11 +162,9 @@ def _flags(
     flags = []
     for index, (owner, tensors) in enumerate(experts.items()):
         own = held_out.of_owner(index)
-        if not own.texts:
-            continue
         ours = proxy_accuracy(dense_model(seed, tensors), own, classes)
         seeds = proxy_accuracy(seed, own, classes)
-        if ours < USELESS * seeds:
+        if ours is not None and seeds is not None and ours < USELESS * seeds:
             flags.append(
                 f"{owner}'s expert answers {ours:.0%} of its own held-out proxies as they should be, the seed "
                 f"{seeds:.0%}: it may be useless or poisoned"

@@ -1,0 +1,48 @@
+# Everything runs in a virtual environment that `make setup` creates; no root is needed.
+#   make demo PYTHON=python3.12          another interpreter (3.11 or newer)
+#   make setup TORCH_INDEX=URL           take torch from that index, e.g. PyTorch's index of CPU builds
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+TORCH_INDEX ?=
+export COLLEGIUM_WORDNET ?= $(CURDIR)/.cache/wordnet
+export HF_HUB_DISABLE_TELEMETRY = 1
+
+.PHONY: setup demo test test-slow check bench format clean
+
+setup: $(VENV)/installed
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Collegium needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[adapters,demo,dev]'
+	sh scripts/fetch_wordnet.sh "$(COLLEGIUM_WORDNET)" || echo "WordNet cannot be fetched here: the demo's pool will be IMDb"
+	touch $@
+
+# The public pool is WordNet's glosses, or IMDb's reviews where WordNet cannot be fetched; the table says which.
+demo: setup
+	$(BIN)/collegium run recipes/demo.yaml --out runs/demo --threads 2 \
+	  $$(test -f "$(COLLEGIUM_WORDNET)/data.noun" || echo --set pool.data=imdb)
+
+test: setup
+	$(BIN)/pytest -m 'not slow'
+
+test-slow: setup
+	$(BIN)/pytest -m slow
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+bench: setup
+	$(BIN)/python benchmarks/one_shot.py
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf runs .pytest_cache .ruff_cache .hypothesis build
