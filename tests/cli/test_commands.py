@@ -104,7 +104,7 @@ def test_a_wrong_value_is_one_clear_error(
 def test_another_seed_model_is_refused_with_both_fingerprints(
     run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from conftest import make_tiny_seed
+    from tiny import make_tiny_seed
 
     other = make_tiny_seed(tmp_path / "other", random_seed=1)
     run = run_folder / "run"

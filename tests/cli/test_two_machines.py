@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from collegium.cli.main import app
-from conftest import DOMAINS, write_rows
+from tiny import DOMAINS, write_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "two-machines.md"
 OWNERS = {"newsroom": "farm", "cinema": "port"}  # the page's owners, and the tiny domains that stand in for them

@@ -14,7 +14,7 @@ from collegium.core.errors import InputError
 from collegium.core.recipe import Recipe
 from collegium.flow import simulate as flow
 from collegium.flow.simulate import simulate
-from conftest import DOMAINS
+from tiny import DOMAINS
 
 
 @pytest.fixture(scope="module")

@@ -58,13 +58,14 @@ def unify(
 ) -> None:
     """Check contributions and unify them into one model folder."""
     from collegium.models.seed_model import load_seed_model
-    from collegium.owner.charter import check_seed, open_pool, read_charter
+    from collegium.owner.charter import check_seed, read_charter
+    from collegium.selection.pool import read_pool
     from collegium.unify.unify import unify as unify_contributions
 
     agreed = read_charter(charter_path)
     seed = load_seed_model(seed_model, agreed.terms.max_length)
     check_seed(agreed, seed)
-    opened = open_pool(agreed, pool_path, seed)
+    opened = read_pool(pool_path, seed)
     artifact = unify_contributions(agreed, contributions, opened, seed, out or Path("model"))
     _done(artifact.path, f"{len(contributions)} experts", artifact.sha256)
 

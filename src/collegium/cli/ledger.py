@@ -6,14 +6,14 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from collegium.data.rows import printable
+from collegium.reports.wording import clean
 
 
 def print_ledger(entries: Sequence[Mapping[str, str]], console: Console) -> None:
     """Print releases; their texts come from owners and are not trusted."""
 
     def text(entry: Mapping[str, str], key: str) -> str:
-        return printable(str(entry.get(key, "not stated")))
+        return clean(entry.get(key, "not stated"))
 
     console.print("\nWhat it reveals", style="bold")
     for entry in entries:

@@ -18,8 +18,8 @@ from collegium.core.errors import DataError, InputError
 from collegium.core.load_recipe import load_recipe
 from collegium.core.recipe import Columns, OwnerRecipe, Recipe
 from collegium.data.examples import load_texts
-from collegium.data.rows import printable
 from collegium.owner.contribution import LEDGER, PROXIES
+from collegium.reports.wording import clean, shorten
 
 
 def inspect(
@@ -29,16 +29,16 @@ def inspect(
     artifact = read_artifact(path)
     console = Console(highlight=False)
     facts = Table.grid(padding=(0, 2))
-    facts.add_row("kind", escape(artifact.kind))
+    facts.add_row("kind", escape(clean(artifact.kind)))
     facts.add_row("sha256", artifact.sha256)
     for title, values in (("input", artifact.inputs), ("setting", artifact.settings)):
         for key, value in values.items():
             text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
-            facts.add_row(f"{title} {escape(key)}", escape(text[:200]))
+            facts.add_row(f"{title} {escape(clean(key))}", escape(shorten(text, 200)))
     console.print(facts)
     files = Table("file", "bytes", "sha256", title="Files (intact)", title_justify="left")
     for name, entry in artifact.files.items():
-        files.add_row(escape(name), f"{entry['bytes']:,}", str(entry["sha256"])[:16])
+        files.add_row(escape(clean(name)), f"{entry['bytes']:,}", str(entry["sha256"])[:16])
     console.print(files)
     if artifact.kind == "contribution":
         _print_releases(artifact.path, console)
@@ -80,11 +80,10 @@ def evaluate(
         union, told = results["accuracy"]["union"][name], results["accuracy"]["told"][name]
         table.add_row(escape(name), str(count), f"{union:.1%}", f"{told:.1%}", *shares)
     console.print(table)
-    console.print(
-        f"texts routed to their own domain's expert: {results['routing']['sequence']:.1%}; "
-        f"{results['texts_per_second']:.0f} texts a second",
-        markup=False,
-    )
+    routed = results["routing"]["sequence"]
+    if routed is not None:
+        console.print(f"texts routed to their own domain's expert: {routed:.1%}", markup=False)
+    console.print(f"{results['texts_per_second']:.0f} texts a second", markup=False)
 
 
 def predict(
@@ -109,9 +108,9 @@ def predict(
     table = Table("text", "domain", "label", "probability", "expert")
     for answer in answers:
         expert, share = max(answer["experts"].items(), key=lambda item: item[1])
-        shown = printable(answer["text"])
-        row = (shown[:59] + "…" if len(shown) > 60 else shown, answer["domain"], answer["label"])
-        table.add_row(*(escape(cell) for cell in row), f"{answer['probability']:.3f}", f"{escape(expert)} {share:.0%}")
+        row = (shorten(answer["text"], 60), answer["domain"], answer["label"])
+        used = f"{clean(expert)} {share:.0%}"
+        table.add_row(*(escape(clean(cell)) for cell in row), f"{answer['probability']:.3f}", escape(used))
     console.print(table)
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from collegium.cli import coordinator, look, owner, simulation
 from collegium.core.errors import CollegiumError
+from collegium.reports.wording import clean
 
 INTERRUPTED = 130
 
@@ -39,7 +40,7 @@ def main() -> None:
         app(standalone_mode=True)
     except CollegiumError as error:
         errors.print("error: ", style="bold red", end="", markup=False)
-        errors.print(str(error), markup=False, soft_wrap=True)
+        errors.print(clean(error, keep_lines=True), markup=False, soft_wrap=True)  # names may come from others
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         errors.print("interrupted; the same command goes on from here", markup=False)

@@ -35,8 +35,9 @@ def contribute(
     """Select proxies, train the expert and pack the contribution: the only thing that leaves."""
     from collegium.models.seed_model import load_seed_model
     from collegium.owner import contribute as owner
-    from collegium.owner.charter import check_seed, open_pool, read_charter
+    from collegium.owner.charter import check_seed, read_charter
     from collegium.privacy.release_store import ReleaseStore
+    from collegium.selection.pool import read_pool
 
     settings = load_recipe(recipe, OwnerRecipe, overrides)
     agreed = read_charter(charter)
@@ -46,7 +47,7 @@ def contribute(
     if dry_run:
         _print_plan(owner.plan_contribution(agreed, settings, seed), console)
         return
-    opened = open_pool(agreed, pool, seed)
+    opened = read_pool(pool, seed)
     memory = ReleaseStore(store or _store_beside(settings, recipe))
     destination = out or Path(f"contribution-{settings.name}")
     artifact = owner.contribute(agreed, settings, opened, seed, destination, memory, allow_overlap)

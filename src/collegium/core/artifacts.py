@@ -26,6 +26,7 @@ from collegium.core.errors import ArtifactError, RunError
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 1 << 20  # bytes
+LONGEST_NAME = 1024  # characters of a file's path in its artifact
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,18 @@ def writing(path: str | Path, kind: str, inputs: dict[str, str], settings: dict[
         finally:
             shutil.rmtree(building, ignore_errors=True)
     except (OSError, SafetensorError) as error:
-        reason = _errno_of(error)
-        if reason in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
-            raise RunError(
-                f"{path} could not be written: {os.strerror(reason)}. Nothing was left behind.",
-                do="free some space or name another folder, then run the same command again",
-            ) from error
-        raise
+        raise writing_error(path, error) from error
+
+
+def writing_error(path: Path, error: OSError | SafetensorError) -> Exception:
+    """The clear error of a full or read-only disk; any other error as it is."""
+    reason = _errno_of(error)
+    if reason in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+        return RunError(
+            f"{path} could not be written: {os.strerror(reason)}. Nothing was left behind.",
+            do="free some space or name another folder, then run the same command again",
+        )
+    return error
 
 
 def read_artifact(path: str | Path, kind: str | None = None, verify: bool = True) -> Artifact:
@@ -86,23 +92,12 @@ def read_artifact(path: str | Path, kind: str | None = None, verify: bool = True
         ArtifactError: no manifest, another kind, another schema version, a path that leaves the folder, a link,
             a file that is missing or differs.
     """
-    path = Path(path)
-    manifest_path = path / MANIFEST
-    if not manifest_path.is_file() or manifest_path.is_symlink():
-        raise ArtifactError(
-            f"{path} is no artifact of Collegium: it has no {MANIFEST}.",
-            do="check the path; was the command finished?",
-        )
-    with manifest_path.open("rb") as file:
-        raw = file.read(LARGEST_MANIFEST + 1)
-    if len(raw) > LARGEST_MANIFEST:
-        raise ArtifactError(f"{manifest_path} is too large.", expected=f"at most {LARGEST_MANIFEST} bytes")
-    artifact = _parse(path, raw)
+    artifact = _read_manifest(Path(path))
     if kind is not None and artifact.kind != kind:
         raise ArtifactError(f"{path} is another kind of artifact.", got=artifact.kind, expected=kind)
     for name, entry in artifact.files.items():
         try:
-            _check_file(path, name, entry, verify)
+            _check_file(artifact.path, name, entry, verify)
         except OSError as error:
             raise ArtifactError(
                 f"{path} names a file that cannot be read.", got=f"{name[:80]!r}: {error.strerror}"
@@ -114,7 +109,8 @@ def remove_leftovers(path: Path) -> None:
     """Remove what a killed writer of `path` left beside it; put back what it had moved away."""
     name = glob.escape(path.name)
     for leftover in path.parent.glob(f".{name}.building-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+        if not _is_alive(leftover):
+            shutil.rmtree(leftover, ignore_errors=True)
     for replaced in path.parent.glob(f".{name}.replaced-*"):
         if path.exists():
             shutil.rmtree(replaced, ignore_errors=True)
@@ -177,6 +173,20 @@ def _replace(building: Path, path: Path) -> None:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
+def _is_alive(building: Path) -> bool:
+    """Whether another process, whose number ends the name, is still at work there."""
+    number = building.name.rpartition("-")[2]
+    if not number.isdigit() or int(number) == os.getpid():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def _fsync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -201,9 +211,23 @@ def _is_intact(path: Path) -> bool:
     return True
 
 
+def _read_manifest(path: Path) -> Artifact:
+    manifest_path = path / MANIFEST
+    if not manifest_path.is_file() or manifest_path.is_symlink():
+        raise ArtifactError(
+            f"{path} is no artifact of Collegium: it has no {MANIFEST}.",
+            do="check the path; was the command finished?",
+        )
+    with manifest_path.open("rb") as file:
+        raw = file.read(LARGEST_MANIFEST + 1)
+    if len(raw) > LARGEST_MANIFEST:
+        raise ArtifactError(f"{manifest_path} is too large.", expected=f"at most {LARGEST_MANIFEST} bytes")
+    return _parse(path, raw)
+
+
 def _kind_of(path: Path) -> str | None:
     try:
-        return read_artifact(path, verify=False).kind
+        return _read_manifest(path).kind  # a damaged artifact of this kind may be replaced
     except ArtifactError:
         return None
 
@@ -236,6 +260,8 @@ def _parse(path: Path, raw: bytes) -> Artifact:
 
 
 def _check_file(folder: Path, name: str, entry: dict[str, Any], verify: bool) -> None:
+    if len(name) > LONGEST_NAME:  # a path of half a million steps would take hours to check
+        raise ArtifactError(f"{folder} names a file with a path that is too long.", got=repr(name[:80]))
     relative = PurePosixPath(name)
     if relative.is_absolute() or ".." in relative.parts or "\\" in name or "\x00" in name:
         raise ArtifactError(f"{folder} names a file outside itself.", got=repr(name), do="refuse this artifact")

@@ -45,7 +45,7 @@ def parse_settings(
         faults = [_describe(fault, model) for fault in error.errors()]
         raise RecipeError(
             f"{source} has {len(faults)} fault{'s' if len(faults) > 1 else ''}:\n    " + "\n    ".join(faults),
-            do="correct the keys above; `collegium run --help` names the documentation of every key",
+            do="correct the keys above; docs/settings.md lists every key",
         ) from None
 
 

@@ -95,26 +95,32 @@ class RelevanceSettings(Settings):
 
 
 class SelectionSettings(Settings):
-    method: Literal["dpp", "similarity", "random"] = "dpp"
+    method: Literal["dpp", "similarity", "random"] = Field(
+        default="dpp", description="dpp = relevant and diverse; similarity = the most relevant; random = neither"
+    )
     size: int = Field(default=500, ge=2, description="m: number of proxies an owner selects")
     ridge: float = Field(default=1e-3, ge=0, description="λ of the kernel diag(g)(FFᵀ + λI)diag(g)")
     relevance: RelevanceSettings = RelevanceSettings()
 
 
 class TrainingSettings(Settings):
-    parameters: Literal["full", "lora"] = "full"
+    parameters: Literal["full", "lora"] = Field(
+        default="full", description="full FFN matrices, or LoRA factors beside them"
+    )
     rank: int = Field(default=16, ge=1, description="LoRA rank")
     lora_alpha: float = Field(default=32.0, gt=0, description="LoRA update is scaled by lora_alpha / rank")
     alignment: Literal["both", "private", "proxy"] = Field(default="both", description="what an expert is trained on")
     labels: Literal["union", "own"] = Field(default="union", description="class names that compete in the private loss")
-    epochs: int = Field(default=3, ge=1)
-    batch_size: int = Field(default=32, ge=1)
-    learning_rate: float = Field(default=1e-4, gt=0)
-    warmup_steps: int = Field(default=10, ge=0)
-    schedule: Literal["linear", "constant"] = "linear"
-    weight_decay: float = Field(default=0.01, ge=0)
+    epochs: int = Field(default=3, ge=1, description="passes over private examples and proxies")
+    batch_size: int = Field(default=32, ge=1, description="texts in a step")
+    learning_rate: float = Field(default=1e-4, gt=0, description="of AdamW, after the warm-up")
+    warmup_steps: int = Field(default=10, ge=0, description="steps over which the learning rate rises from 0")
+    schedule: Literal["linear", "constant"] = Field(default="linear", description="linear = falls to 0 at the end")
+    weight_decay: float = Field(default=0.01, ge=0, description="of AdamW")
     logit_scale: float = Field(default=20.0, gt=0, description="logits = logit_scale · cosine")
-    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    precision: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32", description="mixed precision of the training steps"
+    )
 
 
 PAPER_ROUTER = {
@@ -133,17 +139,27 @@ class RouterSettings(Settings):
     preset: Literal["default", "paper"] = Field(
         default="default", description="paper = the published router; other keys still win over the preset"
     )
-    init: Literal["raw", "normalised", "lda", "whitened"] = "whitened"
+    init: Literal["raw", "normalised", "lda", "whitened"] = Field(
+        default="whitened",
+        description="how the closed form is made of the routing vectors: raw = as published; normalised = rows of "
+        "length 1; lda = linear discriminant with the pool's covariance; whitened = cosine where the pool is white",
+    )
     vectors: Literal["seed", "private", "tuned"] = Field(
         default="seed",
         description="seed = mean over private examples and proxies in the seed's pass; private = without the "
         "proxies (routes better, hides less); tuned = the published choice, in the tuned expert's pass",
     )
-    decide: Literal["once", "every-layer"] = "once"
+    decide: Literal["once", "every-layer"] = Field(
+        default="once", description="once = at decide_layer, reused above, the seed's FFNs below; or in every layer"
+    )
     decide_layer: int = Field(default=1, ge=0, description="with decide: once, the layer of the decision, from 0")
-    context: Literal["token", "sequence", "seed"] = "sequence"
+    context: Literal["token", "sequence", "seed"] = Field(
+        default="sequence",
+        description="what the router sees beside the token: nothing; the mean over the sequence; that mean in an "
+        "extra pass of the frozen seed, as published",
+    )
     context_weight: float = Field(default=1.0, ge=0, le=1, description="λ: 0 = the token alone, 1 = the context alone")
-    learn_context_weight: bool = False
+    learn_context_weight: bool = Field(default=False, description="let joint tuning move λ")
     shrinkage: float = Field(default=3.0, gt=0, description="s: Σ + s·tr(Σ)/d·I")
     temperature: Literal["auto"] | float = Field(default="auto", description="auto = fitted on held-out proxies")
     weighting: Literal["straight-through", "renormalised", "softmax"] = Field(
@@ -151,7 +167,7 @@ class RouterSettings(Settings):
         description="straight-through: chosen weights sum to 1, gradients reach the router; renormalised: the "
         "published one, without gradient at top-1; softmax: Switch, the output is scaled by the probability",
     )
-    experts_per_token: int = Field(default=1, ge=1)
+    experts_per_token: int = Field(default=1, ge=1, description="k: experts that each token runs through")
     fallback: bool = Field(default=False, description="keep the seed's own FFN as one more expert")
     fallback_bias: float = Field(default=0.0, description="added to the fallback's logit 0")
 
@@ -175,17 +191,19 @@ class JointTuningSettings(Settings):
     keep: Literal["if-better", "always", "never"] = Field(
         default="if-better", description="if-better = kept only where it raises the accuracy on held-out proxies"
     )
-    parameters: Literal["router", "router-and-experts"] = "router-and-experts"
-    epochs: int = Field(default=1, ge=1)
-    batch_size: int = Field(default=32, ge=1)
-    learning_rate: float = Field(default=2e-5, gt=0)
+    parameters: Literal["router", "router-and-experts"] = Field(
+        default="router-and-experts", description="what is tuned; λ too with router.learn_context_weight"
+    )
+    epochs: int = Field(default=1, ge=1, description="passes over the union of the proxies")
+    batch_size: int = Field(default=32, ge=1, description="texts in a step")
+    learning_rate: float = Field(default=2e-5, gt=0, description="of AdamW, falling to 0")
     routing_loss_weight: float = Field(default=1.0, ge=0, description="owner-supervised, on detached router inputs")
-    balance_loss_weight: float = Field(default=0.0, ge=0)
+    balance_loss_weight: float = Field(default=0.0, ge=0, description="weight of the Switch load-balancing loss")
 
 
 class EvaluationSettings(Settings):
-    split: Literal["test", "validation"] = "test"
-    batch_size: int = Field(default=64, ge=1)
+    split: Literal["test", "validation"] = Field(default="test", description="make choices on validation, report test")
+    batch_size: int = Field(default=64, ge=1, description="texts in a batch")
 
 
 class PrivacySettings(Settings):
@@ -195,15 +213,19 @@ class PrivacySettings(Settings):
 class Agreement(Settings):
     """What every participant must agree on: the settings part of the charter."""
 
-    task: Literal["label-matching"] = "label-matching"
+    task: Literal["label-matching"] = Field(
+        default="label-matching", description="the class whose prompted name is closest to the text's embedding wins"
+    )
     max_length: int | None = Field(default=None, ge=8, description="tokens kept of a text; null = the seed model's own")
     selection: SelectionSettings = SelectionSettings()
     training: TrainingSettings = TrainingSettings()
     router: RouterSettings = RouterSettings()
     joint_tuning: JointTuningSettings = JointTuningSettings()
     privacy: PrivacySettings = PrivacySettings()
-    output_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    random_seed: int = Field(default=0, ge=0)
+    output_dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32", description="dtype of the unified model; its router stays float32"
+    )
+    random_seed: int = Field(default=0, ge=0, description="splits, samples, training order; same seed, same hashes")
 
 
 class Recipe(Agreement):

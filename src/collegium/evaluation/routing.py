@@ -33,10 +33,10 @@ def evaluate_routed(
     return {domain.name: _route(encoder, domain, classes, batch_size) for domain in domains}
 
 
-def sequence_routing(answers: dict[str, RoutedAnswers], experts: Sequence[str]) -> float:
-    """Share of texts whose most used expert is their own domain's, macro average over domains."""
+def sequence_routing(answers: dict[str, RoutedAnswers], experts: Sequence[str]) -> float | None:
+    """Share of texts whose most used expert is their own domain's, macro average over domains that have one."""
     rates = [float((routed.used == experts.index(name)).mean()) for name, routed in answers.items() if name in experts]
-    return float(np.mean(rates))
+    return float(np.mean(rates)) if rates else None
 
 
 def route_texts(encoder: Encoder, texts: Sequence[str], batch_size: int) -> tuple[np.ndarray, dict[int, np.ndarray]]:

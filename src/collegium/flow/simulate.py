@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import torch
-
 from collegium.core.errors import InputError, RecipeError
 from collegium.core.recipe import OwnerRecipe, Recipe
 from collegium.data.examples import load_splits
@@ -39,7 +37,6 @@ def simulate(recipe: Recipe, folder: Path) -> Path:
         CollegiumError: see the stages.
         InputError: another run is at work in this folder.
     """
-    torch.use_deterministic_algorithms(True)
     owners = {name: owner_recipe(recipe, name) for name in recipe.owners}
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):

@@ -13,10 +13,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
+from collegium.core.artifacts import writing_error
 from collegium.core.errors import RunError
 from collegium.core.progress import Bar, progress_bar
 from collegium.core.random_streams import stream_seed
@@ -62,7 +64,10 @@ def fit(
         with progress_bar(description, steps) as bar:
             trainer.remove_callback(PrinterCallback)  # it prints the loss
             trainer.add_callback(_Progress(bar))
-            trainer.train(resume_from_checkpoint=_last_complete(folder))
+            try:
+                trainer.train(resume_from_checkpoint=_last_complete(folder))
+            except (OSError, SafetensorError) as error:
+                raise writing_error(folder, error) from error
     model.eval()
 
 
@@ -123,6 +128,7 @@ def _arguments(
         per_device_train_batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
         seed=stream_seed(random_seed, "training"),
+        full_determinism=True,
         data_seed=stream_seed(random_seed, "training order"),
         save_strategy="epoch" if save else "no",
         save_total_limit=1,

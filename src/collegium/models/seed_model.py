@@ -147,9 +147,14 @@ def _fingerprint(model: Any, tokenizer: Any, pooling: str) -> str:
         for name, tensor in model.state_dict().items()
     }
     config = {key: value for key, value in model.config.to_dict().items() if key not in VOLATILE}
-    tokenizer_text = (
-        tokenizer.backend_tokenizer.to_str() if tokenizer.is_fast else sorted(tokenizer.get_vocab().items())
-    )
     return sha256_of(
-        canonical_json({"tensors": tensors, "config": config, "tokenizer": tokenizer_text, "pooling": pooling})
+        canonical_json({"tensors": tensors, "config": config, "tokenizer": _rules(tokenizer), "pooling": pooling})
     )
+
+
+def _rules(tokenizer: Any) -> object:
+    """What decides the token ids; the padding and truncation that a fast tokenizer was last used with do not."""
+    if not tokenizer.is_fast:
+        return sorted(tokenizer.get_vocab().items())
+    rules = json.loads(tokenizer.backend_tokenizer.to_str())
+    return {key: value for key, value in rules.items() if key not in ("padding", "truncation")}

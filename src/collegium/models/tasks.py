@@ -36,6 +36,11 @@ class ClassSet:
     def index(self, domain: str, label: str) -> int:
         return self.names.index((domain, label))
 
+    def public(self) -> "ClassSet":
+        """Without the pool's own classes, whose domain starts with a colon."""
+        kept = [index for index, (domain, _) in enumerate(self.names) if not domain.startswith(":")]
+        return ClassSet(tuple(self.names[index] for index in kept), self.embeddings[kept].clone())
+
     @property
     def domains(self) -> list[str]:
         return list(dict.fromkeys(domain for domain, _ in self.names))

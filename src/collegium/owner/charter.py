@@ -17,7 +17,7 @@ from collegium.core.errors import ArtifactError, IncompatibleSeedModel, RecipeEr
 from collegium.core.recipe import Agreement, Label, Name, Recipe, Settings
 from collegium.models.seed_model import SeedModel
 from collegium.models.tasks import ClassSet, class_set
-from collegium.selection.pool import Pool, read_pool
+from collegium.selection.pool import Pool
 
 CHARTER = "charter.json"
 POOL_DOMAIN = ":pool"  # no owner can have this name
@@ -160,18 +160,16 @@ def check_seed(charter: Charter, seed: SeedModel) -> None:
         )
 
 
-def open_pool(charter: Charter, path: Path, seed: SeedModel) -> Pool:
-    """The charter's pool.
+def check_pool(charter: Charter, pool: Pool) -> None:
+    """Refuse a pool that is not the charter's.
 
     Raises:
-        ArtifactError: another pool, or a damaged one.
+        ArtifactError: with both hashes.
     """
-    pool = read_pool(path, seed)
     if pool.artifact.sha256 != charter.terms.pool:
         raise ArtifactError(
-            f"{path} is not the pool that the charter names.",
+            f"{pool.artifact.path} is not the pool that the charter names.",
             got=pool.artifact.sha256,
             expected=charter.terms.pool,
             do="get the pool from the coordinator again",
         )
-    return pool

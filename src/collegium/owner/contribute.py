@@ -18,12 +18,13 @@ from collegium.core.progress import say
 from collegium.core.random_streams import stream_seed
 from collegium.core.recipe import OwnerRecipe
 from collegium.data.examples import Examples, load_splits
+from collegium.data.split import normalised
 from collegium.models.encoder import embed_texts
 from collegium.models.ffn_inputs import norm_bound
 from collegium.models.proxy_targets import Targets, label_targets, proxy_targets
 from collegium.models.seed_model import SeedModel
 from collegium.models.tasks import ClassSet
-from collegium.owner.charter import POOL_DOMAIN, Charter
+from collegium.owner.charter import POOL_DOMAIN, Charter, check_pool, check_seed
 from collegium.owner.contribution import (
     CARD,
     EXPERT,
@@ -65,10 +66,12 @@ def contribute(
     """Make the owner's contribution at `destination`; at once if it is there already, from the same inputs.
 
     Raises:
-        InputError: the charter does not name this owner.
+        InputError: the charter does not name this owner, or names another seed model or pool.
         DataError: faulty private data, or classes that the charter does not name.
         ReleaseRefused: pool records like private ones (without `allow_overlap`), or a second routing release.
     """
+    check_seed(charter, seed)
+    check_pool(charter, pool)
     private = load_private(charter, recipe)
     identity = sha256_of(
         canonical_json([charter.sha256, recipe.model_dump(mode="json"), private.texts, private.labels, allow_overlap])
@@ -191,12 +194,14 @@ def _remember(
     store: ReleaseStore, charter: Charter, routing: dict[int, Float64[np.ndarray, " dim"]], private: Examples
 ) -> None:
     vectors = b"".join(tensor.numpy().tobytes() for tensor in routing_tensors(routing).values())
-    records = [sha256_of(text.encode()) for text in private.texts]
+    records = [sha256_of(normalised(text).encode()) for text in private.texts]  # a changed space is no new text
     store.check_and_record(charter.terms.project, sha256_of(vectors), records, mechanism="none")
 
 
 def _ledger(charter: Charter, owner: str, seed: SeedModel, num_proxies: int) -> list[Release]:
-    vectors = charter.terms.router.vectors
+    router = charter.terms.router
+    # Below the decision every layer is the seed's, so that there a tuned expert's vector is the seed's.
+    vectors = "seed" if router.vectors == "tuned" and router.decide == "once" else router.vectors
     bounds = [norm_bound(seed, seed.architecture, layer) for layer in charter.routed_layers(seed.num_layers)]
     sensitivity = routing_sensitivity(bounds, 0 if vectors == "private" else num_proxies)
     routing = routing_release(vectors, sensitivity, num_proxies, bounds)

@@ -40,7 +40,9 @@ def find_overlap(
     known = {content_hash(text): row for row, text in enumerate(texts)}
     found = {row: Overlap(row, known[value], 1.0) for row, value in enumerate(pool.hashes) if value in known}
     for start in range(0, len(pool), CHUNK):
-        cosines = np.asarray(pool.embeddings[start : start + CHUNK], np.float32) @ embeddings.T
+        rows = np.asarray(pool.embeddings[start : start + CHUNK], np.float32)
+        lengths = np.linalg.norm(rows, axis=1, keepdims=True)  # a hostile pool could hold shortened embeddings
+        cosines = rows @ embeddings.T / np.maximum(lengths, np.finfo(np.float32).tiny)
         nearest = cosines.argmax(axis=1)
         for offset in np.flatnonzero(cosines.max(axis=1) >= similarity):
             row, private = start + int(offset), int(nearest[offset])

@@ -65,6 +65,7 @@ def read_contribution(path: Path, charter: Charter, pool: Pool, seed: SeedModel)
     except ArtifactError as error:
         raise InvalidContribution(f"The contribution {path} is damaged.", got=str(error)) from None
     expert = _tensors(path / EXPERT, expert_shapes, owner)
+    _check_products(expert, owner)
     routing = {
         int(name.split(".")[1]): tensor.numpy()
         for name, tensor in _tensors(path / ROUTING, routing_shapes, owner).items()
@@ -128,6 +129,13 @@ def _open(path: Path, charter: Charter) -> tuple[str, Artifact]:
             expected=charter.sha256,
             do="ask the owner to contribute again under this charter",
         )
+    agreed = {"pool": charter.terms.pool, "seed_model": charter.terms.seed_model}
+    if any(artifact.inputs.get(name) != value for name, value in agreed.items()):
+        raise InvalidContribution(
+            f"The contribution {path} was made with another pool or seed model than the charter's.",
+            got=artifact.inputs,
+            expected=agreed,
+        )
     owner = artifact.settings.get("owner")
     if not isinstance(owner, str) or owner not in charter.terms.owners:
         raise InvalidContribution(
@@ -176,6 +184,15 @@ def _tensors(file: Path, shapes: Mapping[str, tuple[int, ...]], owner: str) -> d
         if not torch.isfinite(tensor).all():
             raise InvalidContribution(f"{owner}'s {name} holds infinite values or NaN.", do="refuse it; train again")
     return tensors
+
+
+def _check_products(expert: Mapping[str, Tensor], owner: str) -> None:
+    """Finite LoRA factors whose product is not would make a model of NaN."""
+    for name, factor in expert.items():
+        matrix = name.removesuffix(".lora_A")
+        # times 2¹⁶: room for lora_alpha / rank and the seed's own weight
+        if matrix != name and not torch.isfinite(2.0**16 * (expert[f"{matrix}.lora_B"] @ factor)).all():
+            raise InvalidContribution(f"{owner}'s LoRA factors of {matrix} give infinite weights.", do="train again")
 
 
 def _check_length(routing: Mapping[int, Float32[np.ndarray, " dim"]], seed: SeedModel, owner: str) -> None:

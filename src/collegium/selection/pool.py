@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32
 
-from collegium.core.artifacts import Artifact, canonical_json, read_artifact, sha256_of, writing
+from collegium.core.artifacts import Artifact, canonical_json, read_artifact, writing
 from collegium.core.errors import ArtifactError, DataError, IncompatibleSeedModel
 from collegium.core.progress import progress_bar
 from collegium.core.recipe import PoolSettings
@@ -101,7 +101,7 @@ def build_pool(path: Path, settings: PoolSettings, seed: SeedModel, random_seed:
         "duplicates_removed": len(examples.texts) - len(hashes),
         "max_length": seed.max_length,
     }
-    inputs = {"seed_model": seed.fingerprint, "records": sha256_of(canonical_json([texts, labels]))}
+    inputs = {"seed_model": seed.fingerprint, "records": _digest(hashes, labels)}
     finished = _finished(path, inputs, facts)
     if finished is not None:
         return finished
@@ -123,15 +123,21 @@ def read_pool(path: Path, seed: SeedModel | None = None) -> Pool:
     artifact = read_artifact(path, "pool")
     if not {RECORDS, EMBEDDINGS} <= artifact.files.keys():  # or the hash in the charter would not cover them
         raise ArtifactError(f"The manifest of {path} does not name all files of a pool.", do="build the pool again")
-    if seed is not None and artifact.inputs["seed_model"] != seed.fingerprint:
+    if seed is not None and artifact.inputs.get("seed_model") != seed.fingerprint:
         raise IncompatibleSeedModel(
             f"The pool {path} was embedded with another seed model.",
-            got=artifact.inputs["seed_model"],
+            got=artifact.inputs.get("seed_model"),
             expected=seed.fingerprint,
             do="use the seed model of the charter, or build the pool again",
         )
-    records = pa.ipc.open_file(pa.memory_map(str(artifact.path / RECORDS))).read_all()
-    return Pool(artifact, records, np.load(artifact.path / EMBEDDINGS, mmap_mode="r"))
+    try:
+        records = pa.ipc.open_file(pa.memory_map(str(artifact.path / RECORDS))).read_all()
+        embeddings = np.load(artifact.path / EMBEDDINGS, mmap_mode="r")
+    except (pa.ArrowException, ValueError, EOFError) as error:
+        raise ArtifactError(f"The pool {path} is malformed.", got=str(error), do="get the pool again") from None
+    if set(records.column_names) != {"text", "label", "hash"} or embeddings.shape[:1] != (len(records),):
+        raise ArtifactError(f"The records and embeddings of {path} do not belong together.", do="get the pool again")
+    return Pool(artifact, records, embeddings)
 
 
 def content_hash(text: str) -> str:
@@ -142,6 +148,13 @@ def content_hash(text: str) -> str:
 def is_held_out(value: str, one_in: int) -> bool:
     """Whether the item with this content hash is held out of statistics and training: a rule of the charter."""
     return int(value[:8], 16) % one_in == 0
+
+
+def _digest(hashes: Sequence[str], labels: Sequence[str | None]) -> str:
+    digest = hashlib.sha256()
+    for value, label in zip(hashes, labels, strict=True):
+        digest.update(canonical_json([value, label]))
+    return digest.hexdigest()
 
 
 def _finished(path: Path, inputs: dict[str, str], facts: dict[str, Any]) -> Pool | None:

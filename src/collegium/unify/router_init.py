@@ -76,9 +76,11 @@ def initial_router(
         weights = _discriminant(vectors, pool, shrinkage, cosine=init == "whitened")
         fallback_row = np.zeros(vectors.shape[1])
     else:
-        length = np.linalg.norm(vectors, axis=1, keepdims=True) if init == "normalised" else 1.0
-        weights = RouterWeights(vectors / length, np.zeros(len(vectors)), np.zeros(vectors.shape[1]))
-        fallback_row = pool.mean / (np.linalg.norm(pool.mean) if init == "normalised" else 1.0)
+        rows = np.vstack([vectors, pool.mean])
+        if init == "normalised":
+            rows = rows / _positive(np.linalg.norm(rows, axis=1, keepdims=True))
+        weights = RouterWeights(rows[:-1], np.zeros(len(vectors)), np.zeros(vectors.shape[1]))
+        fallback_row = rows[-1]
     if fallback_bias is None:
         return weights
     return replace(
@@ -97,8 +99,15 @@ def _discriminant(
     weight = np.linalg.solve(regularised, offsets.T).T
     squared_length = (offsets * weight).sum(axis=1)  # ‖r_p − μ₀‖² in the metric Σ'⁻¹
     if cosine:
-        return RouterWeights(weight / np.sqrt(squared_length)[:, None], np.zeros(len(vectors)), pool.mean)
+        return RouterWeights(
+            weight / _positive(np.sqrt(np.maximum(squared_length, 0.0)))[:, None], np.zeros(len(vectors)), pool.mean
+        )
     return RouterWeights(weight, -0.5 * squared_length, pool.mean)
+
+
+def _positive(lengths: np.ndarray) -> np.ndarray:
+    """Lengths to divide by: a vector of length 0 stays what it is, and its expert is never preferred."""
+    return np.where(lengths > 0.0, lengths, 1.0)
 
 
 def fit_temperature(logits: Float64[np.ndarray, "items experts"], owners: Float[np.ndarray, "items owners"]) -> float:

@@ -1,0 +1,99 @@
+"""Everything that a unified model is made of, and the model with its routers in closed form."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from collegium.models.encoder import Encoder
+from collegium.models.ffn_inputs import ffn_input_means
+from collegium.models.seed_model import SeedModel
+from collegium.models.tasks import ClassSet
+from collegium.owner.charter import Charter
+from collegium.owner.validate import Contribution
+from collegium.selection.pool import Pool
+from collegium.unify.merge import full_expert, unified_model
+from collegium.unify.proxies import ProxySet, proxy_sets
+from collegium.unify.router_init import PoolStatistics, fit_temperature, initial_router, pool_statistics, set_router
+
+
+@dataclass(frozen=True)
+class Ingredients:
+    """What the coordinator has once all contributions are checked.
+
+    Attributes:
+        experts: owner → full FFN tensors, in the order of the contributions.
+        proxies: the union of the owners' proxies that may be trained on.
+        held_out: the proxies by which choices are judged.
+        statistics: of the pool, one for each routed layer.
+    """
+
+    charter: Charter
+    seed: SeedModel
+    pool: Pool
+    classes: ClassSet
+    contributions: Sequence[Contribution]
+    experts: dict[str, dict[str, Tensor]]
+    proxies: ProxySet
+    held_out: ProxySet
+    statistics: Sequence[PoolStatistics]
+
+    def encoder(self, model: Any) -> Encoder:
+        """A model with the seed's tokenizer and pooling."""
+        return Encoder(
+            model=model, tokenizer=self.seed.tokenizer, pooling=self.seed.pooling, max_length=self.seed.max_length
+        )
+
+
+def gather(charter: Charter, seed: SeedModel, pool: Pool, contributions: Sequence[Contribution]) -> Ingredients:
+    """Merge LoRA factors, find the proxies, and take the statistics of the pool."""
+    classes = charter.classes(seed)
+    proxies, held_out = proxy_sets(contributions, charter, pool, classes)
+    routed = charter.routed_layers(seed.num_layers)
+    return Ingredients(
+        charter=charter,
+        seed=seed,
+        pool=pool,
+        classes=classes,
+        contributions=contributions,
+        experts={one.owner: full_expert(seed, one.expert, charter.terms.training) for one in contributions},
+        proxies=proxies,
+        held_out=held_out,
+        statistics=pool_statistics(seed, pool, routed, charter.terms.held_out_one_in),
+    )
+
+
+def routed_model(ingredients: Ingredients, fallback: bool | None = None) -> tuple[Any, list[float]]:
+    """The MoE model with routers in closed form, and the temperature of every routed layer.
+
+    Args:
+        fallback: whether the seed's own FFN can be picked; None = as the charter says.
+    """
+    charter, seed, held_out = ingredients.charter, ingredients.seed, ingredients.held_out
+    router = charter.terms.router
+    if fallback is not None:
+        router = router.model_copy(update={"fallback": fallback})
+    model = unified_model(seed, ingredients.experts, charter.trained_layers(seed.num_layers), router)
+    routed = charter.routed_layers(seed.num_layers)
+    means = np.zeros((len(held_out.texts), len(routed), seed.dim))
+    for rows, batch in ffn_input_means(seed, seed.architecture, held_out.texts, routed):
+        means[rows] = batch
+    temperatures = []
+    for index, layer in enumerate(routed):
+        weights = initial_router(
+            router.init,
+            np.stack([one.routing[layer] for one in ingredients.contributions]),
+            ingredients.statistics[index],
+            router.shrinkage,
+            router.fallback_bias if router.fallback else None,
+        )
+        temperature = (
+            fit_temperature(weights.logits(means[:, index]), held_out.owners)
+            if router.temperature == "auto"
+            else float(router.temperature)
+        )
+        set_router(model.routers[layer], replace(weights, temperature=temperature), router.context_weight)
+        temperatures.append(temperature)
+    return model, temperatures

@@ -1,0 +1,66 @@
+"""What the tests on tiny models share: made-up domains, texts, and a random seed model."""
+
+import json
+import random
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+DOMAINS = {
+    "farm": {"animal": ["cow", "pig", "hen", "goat"], "plant": ["wheat", "barley", "oat", "rye"]},
+    "port": {"ship": ["hull", "mast", "keel", "sail"], "sea": ["wave", "tide", "salt", "foam"]},
+}
+COMMON = ["the", "a", "old", "new", "big", "small", "red", "blue", "near", "far", "here", "there", "one", "two"]
+POOL_WORDS = ["stone", "cloud", "lamp", "chair", "book", "road", "bridge", "clock", "glass", "paper"]
+NO_OVERLAP_CHECK = {"overlap_similarity": 1.0}  # to a random encoder, all short texts are alike
+
+
+def make_texts(words: list[str], count: int, name: str) -> list[str]:
+    """Distinct made-up texts of 3 to 9 words."""
+    generator = random.Random(name)
+    texts: dict[str, None] = {}
+    while len(texts) < count:
+        length = generator.randint(3, 9)
+        texts[" ".join(generator.choice(words + COMMON) for _ in range(length))] = None
+    return list(texts)
+
+
+def make_tiny_seed(folder: Path, random_seed: int = 0, layers: int = 3) -> Path:
+    """A random BERT of 3 layers with a word tokenizer, in Hugging Face format."""
+    words = [*COMMON, *POOL_WORDS, *DOMAINS, "about"]
+    words += [word for labels in DOMAINS.values() for label, own in labels.items() for word in [label, *own]]
+    vocabulary = {word: index for index, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words])}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=32, **special).save_pretrained(folder)
+    torch.manual_seed(random_seed)
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=32,
+        initializer_range=0.3,
+    )
+    BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def write_rows(path: Path, domain: str, count: int, name: str = "") -> Path:
+    """Labelled JSONL of one domain, `count` rows for each class."""
+    rows = [
+        {"text": text, "label": label}
+        for label, words in DOMAINS[domain].items()
+        for text in make_texts(words, count, f"{domain}{label}{name}")
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
