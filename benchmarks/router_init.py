@@ -1,6 +1,6 @@
 """How well the closed forms of the router find an owner's expert: the study behind the default (docs/lab-notes.md).
 
-    python benchmarks/router_init.py            two pools, three seeds, three layers (about 10 minutes on 2 cores)
+    python benchmarks/router_init.py            two pools, three seeds, three layers (about 7 minutes on 2 cores)
     python benchmarks/router_init.py --quick    one pool and seed, few texts, under 45 s
 
 No expert is trained: with `decide: once` the routing depends on the seed's pass alone. Routing vectors are means over
@@ -78,7 +78,7 @@ def measure(
     seed: SeedModel, recipe: Recipe, pool_name: str, random_seed: int, quick: bool
 ) -> dict[tuple[str, float, int], float]:
     """(form, shrinkage, layer) → share of validation texts routed to their own owner."""
-    train, validation, size, items = (60, 40, 60, 600) if quick else (300, 300, 300, 12_000)
+    train, validation, size, items = (60, 40, 60, 600) if quick else (300, 150, 300, 4000)
     with tempfile.TemporaryDirectory() as folder:
         pool = build_pool(Path(folder) / "pool", PoolSettings(data=pool_name, limit=items), seed, random_seed)
         statistics_by_layer = pool_statistics(seed, pool, LAYERS, held_out_one_in=10)

@@ -101,6 +101,27 @@ def test_a_wrong_value_is_one_clear_error(
     assert words in error
 
 
+def test_ctrl_c_says_that_the_run_goes_on(
+    recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("collegium.flow.simulate.simulate", interrupted)
+    code, error = fails(monkeypatch, capsys, "run", recipe_file, "--out", tmp_path / "run")
+    assert code == 130
+    assert "goes on from here" in error
+
+
+@pytest.mark.parametrize("arguments", [["run"], ["run", "x.yaml", "--no-such-option"], ["fly"]])
+def test_a_wrong_command_line_exits_2(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, error = fails(monkeypatch, capsys, *arguments)
+    assert code == 2
+    assert "Usage" in error
+
+
 def test_another_seed_model_is_refused_with_both_fingerprints(
     run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

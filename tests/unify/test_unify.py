@@ -348,14 +348,23 @@ def test_without_a_proxy_to_train_on_the_closed_form_stays(unify_by_hand, monkey
     assert facts["joint_tuning"] == {"kept": False}
 
 
-def test_an_expert_that_always_gives_the_commonest_answer_is_flagged(monkeypatch):
-    answers = np.eye(2, dtype=np.float32)[[0, 0, 0, 1]]
-    held_out = ProxySet(["a", "b", "c", "d"], np.ones((4, 1), np.float32), Targets(answers, np.ones_like(answers)))
+@pytest.mark.parametrize(
+    ("answers", "flagged"),
+    [("right", False), ("half right", False), ("constant", True), ("shuffled", True)],
+)
+def test_an_expert_is_flagged_when_it_agrees_no_better_than_chance(answers, flagged, monkeypatch):
+    right = np.tile(np.arange(4), 10)
+    given = {
+        "right": right,
+        "half right": np.where(np.arange(40) % 2, right, (right + 1) % 4),
+        "constant": np.zeros(40, int),
+        "shuffled": np.roll(right, 1),
+    }[answers]
+    one_hot = np.eye(4, dtype=np.float32)[right]
+    held_out = ProxySet(["text"] * 40, np.ones((40, 1), np.float32), Targets(one_hot, np.ones_like(one_hot)))
     ingredients = object.__new__(Ingredients)  # only what is looked at
     for name, value in {"experts": {"farm": {}}, "held_out": held_out, "seed": "seed", "classes": None}.items():
         object.__setattr__(ingredients, name, value)
     monkeypatch.setattr(judge, "dense_model", lambda *_: "expert")
-    for ours, flagged in ((0.75, True), (1.0, False), (0.4, True)):
-        given = {"expert": ours, "seed": 1.0}
-        monkeypatch.setattr(judge, "proxy_accuracy", lambda model, *_, given=given: given[model])
-        assert bool(judge.flag_experts(ingredients)) == flagged
+    monkeypatch.setattr(judge, "proxy_answers", lambda *_: given)
+    assert bool(judge.flag_experts(ingredients)) == flagged

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 the run failed, 2 the input is wrong, 130 interrupted (run
 import os
 import sys
 
+import click
 import typer
 from rich.console import Console
 
@@ -37,12 +38,18 @@ def main() -> None:
     _silence_libraries()
     errors = Console(stderr=True, highlight=False)
     try:
-        app(standalone_mode=True)
+        code = app(standalone_mode=False)
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
     except CollegiumError as error:
         errors.print("error: ", style="bold red", end="", markup=False)
         errors.print(clean(error, keep_lines=True), markup=False, soft_wrap=True)  # names may come from others
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
+    except (click.Abort, KeyboardInterrupt):
         errors.print("interrupted; the same command goes on from here", markup=False)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:

@@ -9,7 +9,7 @@ from typing import Any
 from collegium.core.artifacts import Artifact, canonical_json, read_artifact, sha256_of, writing
 from collegium.core.errors import ArtifactError
 from collegium.core.recipe import Recipe
-from collegium.data.examples import load_splits
+from collegium.data.examples import Examples, load_splits
 from collegium.evaluation.evaluate import Correct, Domain, accuracies, evaluate, make_domain
 from collegium.evaluation.routing import evaluate_routed
 from collegium.flow.evaluate_model import describe_routing
@@ -35,14 +35,9 @@ def compare_methods(
     model: Path,
 ) -> Artifact:
     """Evaluate all methods on every owner's texts and write `results.json`; at once if it is there already."""
-    texts = {
-        name: getattr(
-            load_splits(owner.data or "", owner.columns, owner.limits, recipe.random_seed, name),
-            recipe.evaluation.split,
-        )
-        for name, owner in recipe.owners.items()
-    }
+    texts = {name: _texts(recipe, name) for name in charter.owners}
     checked = [read_contribution(contribution, charter, pool, seed) for contribution in contributions]
+    checked.sort(key=lambda one: charter.owners.index(one.owner))
     inputs = {
         "charter": charter.sha256,
         "model": read_artifact(model, verify=False).sha256,
@@ -72,6 +67,12 @@ def compare_methods(
     with writing(path, "evaluation", inputs, settings) as folder:
         (folder / RESULTS).write_text(json.dumps(results, indent=1), encoding="utf-8")  # keeps the order of methods
     return read_artifact(path, "evaluation")
+
+
+def _texts(recipe: Recipe, name: str) -> Examples:
+    owner = recipe.owners[name]
+    splits = load_splits(owner.data or "", owner.columns, owner.limits, recipe.random_seed, name)
+    return getattr(splits, recipe.evaluation.split)
 
 
 def _unified(

@@ -23,7 +23,7 @@ def write_summary(folder: Path, recipe: Recipe) -> Path:
     """Gather the results of a finished run; the path of the file."""
     charter, pool = read_charter(folder / "charter"), read_pool(folder / "pool")
     model = read_artifact(folder / "model")
-    contributions = {name: read_artifact(folder / "contributions" / name) for name in recipe.owners}
+    contributions = {name: read_artifact(folder / "contributions" / name) for name in charter.owners}
     results = json.loads((folder / "evaluation" / RESULTS).read_bytes())
     terms = charter.terms
     summary = {
@@ -37,12 +37,12 @@ def write_summary(folder: Path, recipe: Recipe) -> Path:
         },
         "owners": {
             name: {
-                "data": _short(owner.data),
+                "data": _short(recipe.owners[name].data),
                 "prompt": terms.owners[name].prompt,
                 "labels": terms.owners[name].labels or [],
                 "labels_published": terms.owners[name].labels is not None,
             }
-            for name, owner in recipe.owners.items()
+            for name in charter.owners
         },
         "pool": {key: pool.artifact.settings[key] for key in ("data", "items", "duplicates_removed")},
         **results,

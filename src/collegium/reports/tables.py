@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from collegium.reports.reading import RunSummary, parse_summary
+from collegium.reports.reading import Pool, RunSummary, parse_summary
 from collegium.reports.wording import (
     NOTHING,
     best_methods,
@@ -40,6 +40,8 @@ def print_summary(summary: Summary, console: Console) -> None:
         ArtifactError: the summary is malformed.
     """
     summary = parse_summary(summary)
+    if summary.pool is not None and summary.pool.data is not None:
+        console.print(pool_line(summary.pool), end="\n\n")
     for labels in ("union", "told"):
         for number, domains in enumerate(_chunks(summary, console.width)):
             if any(summary.by_domain(method, labels) for method in summary.accuracy):
@@ -50,6 +52,12 @@ def print_summary(summary: Summary, console: Console) -> None:
         console.print(released_table(summary))
     if summary.stages:
         console.print(stages_table(summary))
+
+
+def pool_line(pool: Pool) -> Text:
+    """Which public texts were used."""
+    size = "" if pool.items is None else f", {pool.items:,} texts"
+    return Text(f"Public pool: {shorten(pool.data, 40)}{size}.")
 
 
 def accuracy_table(

@@ -3,41 +3,41 @@
 from typing import Any
 
 import numpy as np
+from sklearn.metrics import cohen_kappa_score
 
 from collegium.core.progress import say
 from collegium.models.proxy_targets import proxy_targets
 from collegium.selection.pool import is_held_out
 from collegium.unify.merge import dense_model
-from collegium.unify.proxies import ProxySet, proxy_accuracy
+from collegium.unify.proxies import ProxySet, proxy_accuracy, proxy_answers, true_answers
 from collegium.unify.routed_model import Ingredients, routed_model
 
 MOST_JUDGED = 1000  # held-out pool items on which the fallback is judged, in hash order
-USELESS = 0.5  # an expert below this share of the seed's accuracy on its own held-out proxies is flagged
+USELESS = 0.1  # Cohen's κ on an expert's own held-out proxies below which it is flagged
+FEWEST = 8  # held-out proxies below which κ says nothing
 
 
 def flag_experts(ingredients: Ingredients) -> list[str]:
-    """Experts that answer their own held-out proxies far worse than the seed, or no better than a constant would."""
+    """Experts whose answers to their own held-out proxies agree with the right ones no better than chance.
+
+    Cohen's κ is 0 for random answers and for a constant one, 1 for the right ones; honest experts lie far above the
+    limit even where they moved away from the seed.
+    """
     flags = []
     for index, (owner, tensors) in enumerate(ingredients.experts.items()):
         own = ingredients.held_out.of_owner(index)
-        ours = proxy_accuracy(dense_model(ingredients.seed, tensors), own, ingredients.classes)
-        seeds = proxy_accuracy(ingredients.seed, own, ingredients.classes)
-        if ours is None or seeds is None:
+        right = true_answers(own)
+        if len(own.texts) < FEWEST or len(set(right.tolist())) < 2:
             continue
-        common = _commonest(own)
-        if ours < USELESS * seeds or ours <= common < seeds:
+        answers = proxy_answers(dense_model(ingredients.seed, tensors), own, ingredients.classes)
+        agreement = float(cohen_kappa_score(right, answers))
+        if agreement < USELESS:
             flags.append(
-                f"{owner}'s expert answers {ours:.0%} of its own held-out proxies as they should be, the seed "
-                f"{seeds:.0%}: it may be useless or poisoned"
+                f"{owner}'s expert answers its own held-out proxies no better than chance (κ = {agreement:.2f} over "
+                f"{len(own.texts)}): it may be useless or poisoned"
             )
             say(f"warning: {flags[-1]}")
     return flags
-
-
-def _commonest(proxies: ProxySet) -> float:
-    """Accuracy of always giving the commonest answer."""
-    answers = proxies.targets.probabilities.argmax(axis=1)
-    return float(np.bincount(answers).max() / len(answers))
 
 
 def judge_fallback(ingredients: Ingredients, model: Any) -> dict[str, Any]:

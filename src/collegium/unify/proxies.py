@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float32
+from jaxtyping import Float32, Int
 
 from collegium.models.encoder import Encoder, embed_texts
 from collegium.models.proxy_targets import Targets, proxy_targets
@@ -69,6 +69,15 @@ def proxy_accuracy(encoder: Encoder, proxies: ProxySet, classes: ClassSet) -> fl
     """
     if not proxies.texts:
         return None
+    return float((proxy_answers(encoder, proxies, classes) == true_answers(proxies)).mean())
+
+
+def proxy_answers(encoder: Encoder, proxies: ProxySet, classes: ClassSet) -> Int[np.ndarray, " items"]:
+    """The best allowed class of every proxy."""
     scores = (torch.from_numpy(embed_texts(encoder, proxies.texts)) @ classes.embeddings.T).numpy()
-    scores = np.where(proxies.targets.allowed > 0, scores, -np.inf)
-    return float((scores.argmax(axis=1) == proxies.targets.probabilities.argmax(axis=1)).mean())
+    return np.where(proxies.targets.allowed > 0, scores, -np.inf).argmax(axis=1)
+
+
+def true_answers(proxies: ProxySet) -> Int[np.ndarray, " items"]:
+    """The class that each proxy should get: the pool's label, or the seed's answer."""
+    return proxies.targets.probabilities.argmax(axis=1)
