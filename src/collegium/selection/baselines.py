@@ -10,7 +10,7 @@ import numpy as np
 from collegium.core.errors import InputError
 from collegium.core.random_streams import stream
 from collegium.core.shapes import Scores
-from collegium.selection.dpp import Selection, hash_order
+from collegium.selection.dpp import Selection, check_log_relevance, hash_order
 
 
 def select_similarity(log_relevance: Scores, size: int, content_hashes: list[str] | None) -> Selection:
@@ -33,13 +33,7 @@ def select_similarity(log_relevance: Scores, size: int, content_hashes: list[str
             got=len(content_hashes),
             expected=len(log_relevance),
         )
-    wrong = np.flatnonzero(np.isnan(log_relevance) | (log_relevance > 0))
-    if len(wrong):
-        raise InputError(
-            f"The relevance of row {wrong[0]} of the pool cannot be used.",
-            got=f"log g = {log_relevance[wrong[0]]}",
-            expected="at most 0; −inf = never pick",
-        )
+    check_log_relevance(log_relevance)
     order = np.lexsort((hash_order(len(log_relevance), content_hashes), -log_relevance))
     eligible = int(np.isfinite(log_relevance).sum())
     picks = order[: min(size, eligible)]

@@ -91,6 +91,21 @@ def hash_order(num_items: int, content_hashes: list[str] | None) -> Indices:
     return order
 
 
+def check_log_relevance(log_relevance: Scores) -> None:
+    """Refuse scores that are no logarithm of a relevance in [0, 1].
+
+    Raises:
+        InputError: naming the first faulty row.
+    """
+    wrong = np.flatnonzero(np.isnan(log_relevance) | (log_relevance > 0))
+    if len(wrong):
+        raise InputError(
+            f"The relevance of row {wrong[0]} of the pool cannot be used.",
+            got=f"log g = {log_relevance[wrong[0]]}",
+            expected="at most 0; −inf = never pick",
+        )
+
+
 def checked_chunks(
     embeddings: Embeddings, name: str
 ) -> Iterator[tuple[slice, Float64[np.ndarray, "_ dim"], Float64[np.ndarray, " _"]]]:
@@ -259,10 +274,4 @@ def _check(
                 got=len(values),
                 expected=len(features),
             )
-    wrong = np.flatnonzero(np.isnan(log_relevance) | (log_relevance > 0))
-    if len(wrong):
-        raise InputError(
-            f"The relevance of row {wrong[0]} of the pool cannot be used.",
-            got=f"log g = {log_relevance[wrong[0]]}",
-            expected="at most 0; −inf = never pick",
-        )
+    check_log_relevance(log_relevance)
