@@ -10,6 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from collegium.cli import main as cli
+from collegium.core.artifacts import read_artifact
 from collegium.core.progress import set_quiet
 from collegium.core.recipe import Recipe
 
@@ -146,7 +147,10 @@ def test_inspect_tells_what_a_contribution_reveals(run_folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["pool", "charter", "evaluation", "model"])
 def test_inspect_reads_every_artifact(name: str, run_folder: Path) -> None:
-    assert "sha256" in command("inspect", run_folder / "run" / name)
+    path = run_folder / "run" / name
+    output = command("inspect", path)
+    assert read_artifact(path).sha256 in output  # whole: owners compare it
+    assert (name == "charter") == ("decide_layer" in output)  # what was agreed is shown
 
 
 def test_evaluate_gives_the_figures_of_the_run(run_folder: Path) -> None:

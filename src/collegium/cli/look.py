@@ -18,6 +18,7 @@ from collegium.core.errors import DataError, InputError
 from collegium.core.load_recipe import load_recipe
 from collegium.core.recipe import Columns, OwnerRecipe, Recipe
 from collegium.data.examples import load_texts
+from collegium.owner.charter import read_charter
 from collegium.owner.contribution import LEDGER, PROXIES
 from collegium.reports.wording import clean, shorten
 
@@ -28,20 +29,24 @@ def inspect(
     """Say what is in an artifact; of a contribution, what it reveals."""
     artifact = read_artifact(path)
     console = Console(highlight=False)
-    facts = Table.grid(padding=(0, 2))
-    facts.add_row("kind", escape(clean(artifact.kind)))
-    facts.add_row("sha256", artifact.sha256)
-    for title, values in (("input", artifact.inputs), ("setting", artifact.settings)):
-        for key, value in values.items():
-            text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
-            facts.add_row(f"{title} {escape(clean(key))}", escape(shorten(text, 200)))
-    console.print(facts)
+    facts = {"kind": artifact.kind, "sha256": artifact.sha256}
+    facts |= {f"input {key}": value for key, value in artifact.inputs.items()}
+    facts |= {f"setting {key}": value for key, value in artifact.settings.items()}
+    for key, value in facts.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        line = f"{clean(key):<24}{shorten(text, 200)}"
+        console.print(line, markup=False, soft_wrap=True)  # a hash must not be cut
     files = Table("file", "bytes", "sha256", title="Files (intact)", title_justify="left")
     for name, entry in artifact.files.items():
         files.add_row(escape(clean(name)), f"{entry['bytes']:,}", str(entry["sha256"])[:16])
     console.print(files)
     if artifact.kind == "contribution":
         _print_releases(artifact.path, console)
+    if artifact.kind == "charter":
+        terms = read_charter(artifact.path).terms.model_dump(mode="json")
+        text = yaml.safe_dump(terms, sort_keys=False, allow_unicode=True, width=100)
+        console.print("\nTerms", style="bold")
+        console.print(clean(text, keep_lines=True), markup=False, soft_wrap=True)
 
 
 def evaluate(
