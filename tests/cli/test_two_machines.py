@@ -11,6 +11,8 @@ import yaml
 from typer.testing import CliRunner
 
 from collegium.cli.main import app
+from collegium.cli.owner import _store_beside
+from collegium.core.recipe import OwnerRecipe
 from tiny import DOMAINS, write_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "two-machines.md"
@@ -77,6 +79,16 @@ def test_the_page_of_two_machines_runs_as_written(
     answers = [json.loads(line) for line in outputs["collegium predict model headlines.txt"].splitlines()]
     assert [answer["text"] for answer in answers] == ["the old cow", "new wheat here"]
     assert all(0 < answer["probability"] <= 1 for answer in answers)
+
+
+def test_the_memory_of_releases_belongs_to_the_data_whatever_the_charter_calls_the_owner(tmp_path: Path) -> None:
+    data = tmp_path / "texts.jsonl"
+    data.touch()
+    stores = {
+        _store_beside(OwnerRecipe(name=name, data=str(data)), tmp_path / "elsewhere" / f"{name}.yaml")
+        for name in ("newsroom", "newsroom-two")
+    }
+    assert stores == {tmp_path / ".collegium"}
 
 
 def test_the_coordinator_never_needs_private_data_and_owners_never_need_each_other(machines: dict[str, Path]) -> None:

@@ -142,3 +142,15 @@ def test_the_model_comes_back_in_evaluation_mode_without_dropout():
     run(model=model, settings=JointTuningSettings(learning_rate=0.05))
     assert not model.training
     assert model[1].p == 0.0
+
+
+@pytest.mark.parametrize("examples", [5, 20, 33])
+def test_with_fixed_steps_the_training_is_as_long_whatever_the_number_of_examples(examples):
+    calls: list[int] = []
+
+    def few(rows):
+        return collate([row % EXAMPLES for row in rows])
+
+    settings = SETTINGS.model_copy(update={"steps": 7})
+    fit(make_model(), examples, few, counting(calls), settings, 0, "test")
+    assert len(calls) == 7

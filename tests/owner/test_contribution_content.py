@@ -105,7 +105,7 @@ def test_the_ledger_follows_from_the_charter_and_the_proxies_alone(made, contrib
         count = sum(not is_held_out(value, charter.terms.held_out_one_in) for value in hashes)
         bounds = [norm_bound(seed, seed.architecture, 1)]
         routing = routing_release("seed", routing_sensitivity(bounds, count), count, bounds)
-        assert (path / LEDGER).read_bytes() == ledger_json(contribution_ledger(routing, True, "both"))
+        assert (path / LEDGER).read_bytes() == ledger_json(contribution_ledger(routing, True, "both", False, False))
 
 
 def test_neither_private_texts_nor_their_hashes_nor_their_number_are_in_it(made, private):

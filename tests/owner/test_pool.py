@@ -4,8 +4,10 @@ import errno
 import json
 import random
 import shutil
+from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ from collegium.core.recipe import PoolSettings
 from collegium.models.encoder import embed_texts
 from collegium.models.seed_model import load_seed_model
 from collegium.selection import pool as pool_module
-from collegium.selection.pool import EMBEDDINGS, RECORDS, build_pool, content_hash, is_held_out, read_pool
+from collegium.selection.pool import EMBEDDINGS, RECORDS, build_pool, content_hash, is_held_out, read_pool, verify_pool
 from tiny import POOL_WORDS, make_texts, make_tiny_seed
 
 TEXTS = make_texts(POOL_WORDS, 30, "here")
@@ -171,3 +173,18 @@ def test_holding_out_depends_on_the_text_alone(texts, one_in):
 def test_about_a_tenth_is_held_out():
     share = np.mean([is_held_out(content_hash(f"text {number}"), 10) for number in range(20_000)])
     assert share == pytest.approx(0.1, abs=0.01)  # 4.7 standard deviations
+
+
+def test_an_owner_notices_a_pool_that_lies_about_hashes_or_embeddings(pool, seed):
+    verify_pool(pool, seed)
+    hashes = pool.hashes
+    planted = pool.records.set_column(2, "hash", pa.array([*hashes[:7], "0" * 32, *hashes[8:]]))
+    with pytest.raises(ArtifactError, match="Row 7 "):
+        verify_pool(replace(pool, records=planted), seed)
+    for factor in (0.5, 1e20, np.nan):
+        embeddings = np.array(pool.embeddings)
+        embeddings[3] *= np.float32(factor)
+        with pytest.raises(ArtifactError, match="Row 3 "):
+            verify_pool(replace(pool, embeddings=embeddings), seed)
+    with pytest.raises(ArtifactError, match="not of this seed model"):
+        verify_pool(replace(pool, embeddings=np.array(pool.embeddings[:, :8])), seed)

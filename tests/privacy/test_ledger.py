@@ -15,7 +15,7 @@ VECTORS = ["seed", "private", "tuned"]
 @pytest.mark.parametrize("vectors", VECTORS)
 @pytest.mark.parametrize("alignment", ["both", "private", "proxy"])
 def test_no_mechanism_is_infinity_and_never_silence(vectors, alignment):
-    entries = contribution_ledger(routing_release(vectors, 0.5, 20, [5.0]), True, alignment)
+    entries = contribution_ledger(routing_release(vectors, 0.5, 20, [5.0]), True, alignment, True, False)
     for entry in json.loads(ledger_json(entries)):
         assert entry["mechanism"] == "none"
         assert entry["epsilon"] == "infinity"
@@ -27,9 +27,9 @@ def test_no_mechanism_is_infinity_and_never_silence(vectors, alignment):
 
 def test_everything_that_leaves_has_a_line():
     routing = routing_release("seed", 0.5, 20, [5.0])
-    files = [entry.file for entry in contribution_ledger(routing, True, "both")]
+    files = [entry.file for entry in contribution_ledger(routing, True, "both", True, False)]
     assert files == ["proxies.json", "expert.safetensors", "routing.safetensors", ""]
-    assert [entry.file for entry in contribution_ledger(routing, False, "both")] == files[:3]
+    assert [entry.file for entry in contribution_ledger(routing, False, "both", True, False)] == files[:3]
 
 
 def test_only_the_seeds_pass_claims_a_bound():
@@ -43,7 +43,10 @@ def test_only_the_seeds_pass_claims_a_bound():
 
 def test_what_an_expert_was_trained_on_is_said():
     routing = routing_release("seed", 0.5, 20, [5.0])
-    made_of = [contribution_ledger(routing, True, alignment)[1].from_data for alignment in ("both", "private", "proxy")]
+    made_of = [
+        contribution_ledger(routing, True, alignment, True, False)[1].from_data
+        for alignment in ("both", "private", "proxy")
+    ]
     assert made_of[0] == "private examples and public proxies"
     assert made_of[1] == "private examples"
     assert "chosen with the private examples" in made_of[2]
@@ -59,5 +62,21 @@ def test_no_function_of_the_ledger_is_told_the_number_of_private_examples():
             "routing",
             "labels_published",
             "alignment",
+            "fixed_steps",
+            "overlap_allowed",
             "entries",
         }
+
+
+def test_weights_tell_the_number_of_examples_unless_the_steps_are_fixed():
+    routing = ledger.routing_release("seed", 0.5, 20, [5.0])
+    number = "how many private examples"
+    assert number in contribution_ledger(routing, True, "both", False, False)[1].reveals
+    assert number not in contribution_ledger(routing, True, "both", True, False)[1].reveals
+    assert number not in contribution_ledger(routing, True, "proxy", False, False)[1].reveals
+
+
+def test_an_allowed_overlap_stands_in_the_ledger():
+    routing = ledger.routing_release("seed", 0.5, 20, [5.0])
+    assert "among the private ones" in contribution_ledger(routing, True, "both", True, True)[0].reveals
+    assert "among the private ones" not in contribution_ledger(routing, True, "both", True, False)[0].reveals

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from collegium.core.errors import InvalidContribution, RunError
+from collegium.core.errors import ArtifactError, InvalidContribution, RunError
 from collegium.core.recipe import PoolSettings
 from collegium.models.encoder import embed_texts
 from collegium.models.proxy_targets import Targets
@@ -368,3 +368,9 @@ def test_an_expert_is_flagged_when_it_agrees_no_better_than_chance(answers, flag
     monkeypatch.setattr(judge, "dense_model", lambda *_: "expert")
     monkeypatch.setattr(judge, "proxy_answers", lambda *_: given)
     assert bool(judge.flag_experts(ingredients)) == flagged
+
+
+def test_another_pool_than_the_charters_is_refused(charter, contributions, seed, data_folder, tmp_path):
+    other = build_pool(tmp_path / "pool", PoolSettings(data=str(data_folder / "pool.jsonl"), limit=50), seed, 0)
+    with pytest.raises(ArtifactError, match="not the pool that the charter names"):
+        unify(charter, list(contributions.values()), other, seed, tmp_path / "model")

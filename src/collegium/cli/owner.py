@@ -45,7 +45,7 @@ def contribute(
     check_seed(agreed, seed)
     console = Console()
     if dry_run:
-        _print_plan(owner.plan_contribution(agreed, settings, seed), console)
+        _print_plan(owner.plan_contribution(agreed, settings, seed, allow_overlap), console)
         return
     opened = read_pool(pool, seed)
     memory = ReleaseStore(store or _store_beside(settings, recipe))
@@ -62,12 +62,15 @@ def contribute(
 
 
 def _store_beside(settings: OwnerRecipe, recipe: Path) -> Path:
-    """`.collegium` in the folder of the private data; beside the recipe where the data are no local path."""
+    """`.collegium` in the folder of the private data; beside the recipe where the data are no local path.
+
+    The same for every charter and name: the memory belongs to the data.
+    """
     data = settings.data if isinstance(settings.data, str) else settings.data.get("train", "")
     path = Path(data)
     if data and path.exists():
-        return (path if path.is_dir() else path.parent) / ".collegium" / settings.name
-    return recipe.parent / ".collegium" / settings.name
+        return (path if path.is_dir() else path.parent) / ".collegium"
+    return recipe.parent / ".collegium"
 
 
 def _print_plan(plan: Plan, console: Console) -> None:
@@ -76,4 +79,8 @@ def _print_plan(plan: Plan, console: Console) -> None:
         files.add_row(name, f"{size:,}")
     console.print(files)
     print_ledger([entry.model_dump() for entry in plan.ledger], console)
-    console.print("\nNothing was written.", markup=False)
+    console.print(
+        "\nNothing was written. About a tenth of the proxies is held out of the routing vectors: the sensitivity will "
+        "be a little larger than shown.",
+        markup=False,
+    )

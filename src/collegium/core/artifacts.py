@@ -42,11 +42,16 @@ class Artifact:
 
 
 @contextmanager
-def writing(path: str | Path, kind: str, inputs: dict[str, str], settings: dict[str, Any]) -> Iterator[Path]:
+def writing(
+    path: str | Path, kind: str, inputs: dict[str, str], settings: dict[str, Any], time: tuple[int, int] | None = None
+) -> Iterator[Path]:
     """Yield an empty temporary folder; when the block ends without an error it becomes the artifact at `path`.
 
     An artifact of the same kind at `path` is replaced in two renames, the very same one is left as it is; anything
     else there is refused.
+
+    Args:
+        time: (access, modification) to set on everything, for artifacts whose times must tell nothing.
 
     Raises:
         ArtifactError: `path` holds something that is no artifact of this kind.
@@ -67,6 +72,9 @@ def writing(path: str | Path, kind: str, inputs: dict[str, str], settings: dict[
         try:
             yield building
             _seal(building, kind, inputs, settings)
+            if time is not None:
+                for file in [*building.rglob("*"), building]:
+                    os.utime(file, time)
             _replace(building, path)
         finally:
             shutil.rmtree(building, ignore_errors=True)

@@ -111,7 +111,13 @@ class TrainingSettings(Settings):
     lora_alpha: float = Field(default=32.0, gt=0, description="LoRA update is scaled by lora_alpha / rank")
     alignment: Literal["both", "private", "proxy"] = Field(default="both", description="what an expert is trained on")
     labels: Literal["union", "own"] = Field(default="union", description="class names that compete in the private loss")
-    epochs: int = Field(default=3, ge=1, description="passes over private examples and proxies")
+    epochs: int = Field(default=3, ge=1, description="passes over private examples and proxies; see steps")
+    steps: int | None = Field(
+        default=None,
+        ge=1,
+        description="training steps, the same for every owner, instead of epochs: the weights then do not tell how "
+        "many private examples there were",
+    )
     batch_size: int = Field(default=32, ge=1, description="texts in a step")
     learning_rate: float = Field(default=1e-4, gt=0, description="of AdamW, after the warm-up")
     warmup_steps: int = Field(default=10, ge=0, description="steps over which the learning rate rises from 0")

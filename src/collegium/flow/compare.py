@@ -9,7 +9,7 @@ from typing import Any
 from collegium.core.artifacts import Artifact, canonical_json, read_artifact, sha256_of, writing
 from collegium.core.errors import ArtifactError
 from collegium.core.recipe import Recipe
-from collegium.data.examples import Examples, load_splits
+from collegium.data.examples import Examples, Splits, load_splits
 from collegium.evaluation.evaluate import Correct, Domain, accuracies, evaluate, make_domain
 from collegium.evaluation.routing import evaluate_routed
 from collegium.flow.evaluate_model import describe_routing
@@ -35,7 +35,8 @@ def compare_methods(
     model: Path,
 ) -> Artifact:
     """Evaluate all methods on every owner's texts and write `results.json`; at once if it is there already."""
-    texts = {name: _texts(recipe, name) for name in charter.owners}
+    splits = {name: _splits(recipe, name) for name in charter.owners}
+    texts: dict[str, Examples] = {name: getattr(one, recipe.evaluation.split) for name, one in splits.items()}
     checked = [read_contribution(contribution, charter, pool, seed) for contribution in contributions]
     checked.sort(key=lambda one: charter.owners.index(one.owner))
     inputs = {
@@ -48,7 +49,7 @@ def compare_methods(
     finished = _finished(path, inputs, settings)
     if finished is not None:
         return finished
-    classes = charter.classes(seed, hidden={name: sorted(set(one.labels or [])) for name, one in texts.items()})
+    classes = charter.classes(seed, hidden={name: sorted(set(one.train.labels or [])) for name, one in splits.items()})
     domains = [make_domain(name, one, classes) for name, one in texts.items()]
     batch_size = recipe.evaluation.batch_size
 
@@ -69,10 +70,9 @@ def compare_methods(
     return read_artifact(path, "evaluation")
 
 
-def _texts(recipe: Recipe, name: str) -> Examples:
+def _splits(recipe: Recipe, name: str) -> Splits:
     owner = recipe.owners[name]
-    splits = load_splits(owner.data or "", owner.columns, owner.limits, recipe.random_seed, name)
-    return getattr(splits, recipe.evaluation.split)
+    return load_splits(owner.data or "", owner.columns, owner.limits, recipe.random_seed, name)
 
 
 def _unified(

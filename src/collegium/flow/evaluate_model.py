@@ -33,11 +33,12 @@ def evaluate_model(
     """
     unified = read_unified(model)
     random_seed = unified.facts["random_seed"]
-    texts: dict[str, Examples] = {
-        owner.name: getattr(load_splits(owner.data, owner.columns, owner.limits, random_seed, owner.name), split)
-        for owner in owners
+    splits = {
+        owner.name: load_splits(owner.data, owner.columns, owner.limits, random_seed, owner.name) for owner in owners
     }
-    classes = _with_private_names(unified, texts, seed_model)
+    texts: dict[str, Examples] = {name: getattr(one, split) for name, one in splits.items()}
+    names = {name: sorted(set(one.train.labels or [])) for name, one in splits.items()}
+    classes = _with_private_names(unified, names, seed_model)
     domains = [make_domain(name, one, classes) for name, one in texts.items()]
     start = time.perf_counter()
     answers = evaluate_routed(unified.encoder, domains, classes, BATCH_SIZE)
@@ -65,18 +66,15 @@ def describe_routing(answers: dict[str, RoutedAnswers], experts: Sequence[str]) 
     }
 
 
-def _with_private_names(unified: UnifiedModel, texts: dict[str, Examples], seed_model: str | None) -> ClassSet:
+def _with_private_names(unified: UnifiedModel, names: dict[str, list[str]], seed_model: str | None) -> ClassSet:
     """The model's classes, and those of owners who kept theirs out of the charter."""
     known = unified.classes
-    missing = [name for name in texts if name not in known.domains]
+    missing = [name for name in names if name not in known.domains]
     if not missing or seed_model is None:
         return known
     seed = load_seed_model(seed_model, unified.facts["max_length"])
     prompts = unified.facts["prompts"]
-    extra = class_set(
-        seed,
-        {name: (prompts.get(name, "{label}"), sorted(set(texts[name].labels or []))) for name in missing},
-    )
+    extra = class_set(seed, {name: (prompts.get(name, "{label}"), names[name]) for name in missing})
     return ClassSet(known.names + extra.names, torch.cat([known.embeddings, extra.embeddings]))
 
 

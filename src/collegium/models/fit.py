@@ -60,7 +60,7 @@ def fit(
             data_collator=collate,
             loss=loss,
         )
-        steps = -(-num_examples // settings.batch_size) * settings.epochs
+        steps = getattr(settings, "steps", None) or -(-num_examples // settings.batch_size) * settings.epochs
         with progress_bar(description, steps) as bar:
             trainer.remove_callback(PrinterCallback)  # it prints the loss
             trainer.add_callback(_Progress(bar))
@@ -116,6 +116,7 @@ def _arguments(
     extra: dict[str, Any] = {}
     if isinstance(settings, TrainingSettings):
         extra = {
+            "max_steps": settings.steps or -1,
             "weight_decay": settings.weight_decay,
             "warmup_steps": settings.warmup_steps,
             "lr_scheduler_type": settings.schedule,

@@ -119,6 +119,7 @@ class MoEMixin:
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
+        *,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         output_routing: bool = False,

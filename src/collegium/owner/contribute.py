@@ -42,7 +42,7 @@ from collegium.owner.validate import expected_expert
 from collegium.privacy.ledger import Release, contribution_ledger, ledger_json, routing_release
 from collegium.privacy.release_store import ReleaseStore
 from collegium.privacy.sensitivity import routing_sensitivity
-from collegium.selection.pool import Pool, is_held_out
+from collegium.selection.pool import Pool, is_held_out, verify_pool
 from collegium.selection.select import select_proxies
 
 
@@ -72,6 +72,7 @@ def contribute(
     """
     check_seed(charter, seed)
     check_pool(charter, pool)
+    verify_pool(pool, seed)
     private = load_private(charter, recipe)
     identity = sha256_of(
         canonical_json([charter.sha256, recipe.model_dump(mode="json"), private.texts, private.labels, allow_overlap])
@@ -111,7 +112,7 @@ def contribute(
         routing = dict(zip(layers, routing_vectors(expert.encoder, seed.architecture, mixed, layers), strict=True))
         _remember(store, charter, routing, private)
 
-    ledger = _ledger(charter, recipe.name, seed, num_proxies=len(used))
+    ledger = _ledger(charter, recipe.name, seed, len(used), allow_overlap)
     artifact = write_contribution(
         destination, recipe.name, charter, expert.tensors, routing, [hashes[row] for row in chosen], ledger
     )
@@ -120,10 +121,15 @@ def contribute(
     return artifact
 
 
-def plan_contribution(charter: Charter, recipe: OwnerRecipe, seed: SeedModel) -> Plan:
-    """What `contribute` would let out, without selecting or training: the private data are read and checked only."""
+def plan_contribution(charter: Charter, recipe: OwnerRecipe, seed: SeedModel, allow_overlap: bool = False) -> Plan:
+    """What `contribute` would let out, without selecting or training: the private data are read and checked only.
+
+    The number of proxies in the routing vectors is not known yet; the ledger is that of the largest, so the
+    sensitivity in it is the smallest possible.
+    """
+    check_seed(charter, seed)
     load_private(charter, recipe)
-    ledger = _ledger(charter, recipe.name, seed, charter.terms.selection.size)
+    ledger = _ledger(charter, recipe.name, seed, charter.terms.selection.size, allow_overlap)
     vectors = {f"layers.{layer}": (seed.dim,) for layer in charter.routed_layers(seed.num_layers)}
     sizes = {
         EXPERT: safetensors_bytes(expected_expert(charter, seed)),
@@ -198,7 +204,7 @@ def _remember(
     store.check_and_record(charter.terms.project, sha256_of(vectors), records, mechanism="none")
 
 
-def _ledger(charter: Charter, owner: str, seed: SeedModel, num_proxies: int) -> list[Release]:
+def _ledger(charter: Charter, owner: str, seed: SeedModel, num_proxies: int, overlap_allowed: bool) -> list[Release]:
     router = charter.terms.router
     # Below the decision every layer is the seed's, so that there a tuned expert's vector is the seed's.
     vectors = "seed" if router.vectors == "tuned" and router.decide == "once" else router.vectors
@@ -206,7 +212,8 @@ def _ledger(charter: Charter, owner: str, seed: SeedModel, num_proxies: int) -> 
     sensitivity = routing_sensitivity(bounds, 0 if vectors == "private" else num_proxies)
     routing = routing_release(vectors, sensitivity, num_proxies, bounds)
     published = charter.terms.owners[owner].labels is not None
-    return contribution_ledger(routing, published, charter.terms.training.alignment)
+    training = charter.terms.training
+    return contribution_ledger(routing, published, training.alignment, training.steps is not None, overlap_allowed)
 
 
 def _finished(destination: Path, store: ReleaseStore, identity: str) -> Artifact | None:

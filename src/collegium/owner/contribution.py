@@ -6,10 +6,11 @@
     ledger.json           what each of these was made of and what it may tell
     card.md               the same for people
 
-Nothing in it depends on the number of private examples: not its size, names, dtypes, times of files or metadata.
+Nothing in it but values depends on the private examples: not its size, names, dtypes, times of files or metadata. With
+`training.epochs` the weights still tell roughly how many there were (how far AdamW moves grows with the steps); with
+`training.steps` they do not. The ledger says which.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -55,15 +56,12 @@ def write_contribution(
         "seed_model": charter.terms.seed_model,
     }
     settings = {"owner": owner, "project": charter.terms.project}
-    with writing(path, "contribution", inputs, settings) as folder:
+    with writing(path, "contribution", inputs, settings, time=NO_TIME) as folder:
         save_file({name: expert[name].contiguous() for name in sorted(expert)}, folder / EXPERT)
         save_file(routing_tensors(routing), folder / ROUTING)
         (folder / PROXIES).write_bytes(canonical_json(sorted(proxies)))
         (folder / LEDGER).write_bytes(ledger_json(ledger))
         (folder / CARD).write_text(_card(owner, charter, ledger), encoding="utf-8")
-    for file in path.iterdir():
-        os.utime(file, NO_TIME)
-    os.utime(path, NO_TIME)
     return read_artifact(path, "contribution")
 
 

@@ -61,8 +61,18 @@ def routing_release(vectors: str, sensitivity: float, num_proxies: int, norm_bou
     )
 
 
-def contribution_ledger(routing: Release, labels_published: bool, alignment: str) -> list[Release]:
-    """All releases of one contribution, and of the owner's part of the charter."""
+def contribution_ledger(
+    routing: Release, labels_published: bool, alignment: str, fixed_steps: bool, overlap_allowed: bool
+) -> list[Release]:
+    """All releases of one contribution, and of the owner's part of the charter.
+
+    Args:
+        alignment: `training.alignment` of the charter.
+        fixed_steps: whether every owner trains the same number of steps (`training.steps`).
+        overlap_allowed: whether the owner let pool records pass that are equal or close to private ones.
+    """
+    number = "" if fixed_steps or alignment == "proxy" else ", and roughly how many private examples there were"
+    copies = "; that a public text may be among the private ones" if overlap_allowed else ""
     trained_on = {"both": "private examples and public proxies", "private": "private examples"}.get(
         alignment, "public proxies, which were chosen with the private examples"
     )
@@ -72,14 +82,14 @@ def contribution_ledger(routing: Release, labels_published: bool, alignment: str
             file="proxies.json",
             from_data="the similarity of public items to private examples",
             sensitivity="no bound is known",
-            reveals="which public texts are like the private ones: the topics, not the texts",
+            reveals=f"which public texts are like the private ones: the topics, not the texts{copies}",
         ),
         Release(
             what="weights of the expert's feed-forward networks",
             file="expert.safetensors",
             from_data=trained_on,
             sensitivity="no bound is known",
-            reveals="what can be learned from a fine-tuned model, possibly that a text was in the training data",
+            reveals=f"what fine-tuned weights can tell, possibly that a text was in the training data{number}",
         ),
         routing,
     ]

@@ -23,6 +23,7 @@ from collegium.data.examples import load_texts
 from collegium.models.encoder import CHUNK, embed_texts
 from collegium.models.seed_model import SeedModel
 
+UNIT_NORM = 1e-3  # how far from 1 the length of an embedding may be
 RECORDS, EMBEDDINGS = "records.arrow", "embeddings.npy"
 
 
@@ -138,6 +139,30 @@ def read_pool(path: Path, seed: SeedModel | None = None) -> Pool:
     if set(records.column_names) != {"text", "label", "hash"} or embeddings.shape[:1] != (len(records),):
         raise ArtifactError(f"The records and embeddings of {path} do not belong together.", do="get the pool again")
     return Pool(artifact, records, embeddings)
+
+
+def verify_pool(pool: Pool, seed: SeedModel) -> None:
+    """Check what an owner would otherwise take on trust: hashes are of the texts, embeddings are unit-norm.
+
+    A planted copy of a private text could otherwise hide behind a false hash.
+
+    Raises:
+        ArtifactError: naming the first row that lies.
+    """
+    if pool.embeddings.shape[1:] != (seed.dim,) or pool.embeddings.dtype != np.float32:
+        raise ArtifactError(f"The embeddings of {pool.artifact.path} are not of this seed model.")
+    for start in range(0, len(pool), CHUNK):
+        part = pool.records.slice(start, CHUNK)
+        hashes = [content_hash(text) for text in part["text"].to_pylist()]
+        honest = np.array(hashes) == np.array(part["hash"].to_pylist())
+        lengths = np.linalg.norm(pool.embeddings[start : start + CHUNK].astype(np.float64), axis=1)
+        wrong = np.flatnonzero(~honest | ~(np.abs(lengths - 1.0) < UNIT_NORM))
+        if len(wrong):
+            raise ArtifactError(
+                f"Row {start + int(wrong[0])} of the pool {pool.artifact.path} is not what it claims to be: its hash "
+                "or its embedding does not belong to its text.",
+                do="do not use this pool; ask the coordinator about it",
+            )
 
 
 def content_hash(text: str) -> str:

@@ -25,6 +25,7 @@ from jaxtyping import Float, Float64
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
+from collegium.core.errors import DataError
 from collegium.core.progress import progress_bar
 from collegium.models.ffn_inputs import ffn_input_means
 from collegium.models.seed_model import SeedModel
@@ -136,6 +137,8 @@ def fit_temperature(logits: Float64[np.ndarray, "items experts"], owners: Float[
 def pool_statistics(seed: SeedModel, pool: Pool, layers: Sequence[int], held_out_one_in: int) -> list[PoolStatistics]:
     """Statistics over at most 20,000 pool items in hash order, the held-out ones left out; one for each layer."""
     rows = [row for row, value in enumerate(pool.hashes) if not is_held_out(value, held_out_one_in)][:MOST_ITEMS]
+    if not rows:
+        raise DataError("The pool is too small: all of its items are held out.", got=f"{len(pool)} items")
     total = np.zeros((len(layers), seed.dim))
     squares = np.zeros((len(layers), seed.dim, seed.dim))
     with progress_bar("statistics of the pool", len(rows)) as bar:

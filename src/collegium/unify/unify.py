@@ -13,7 +13,7 @@ from collegium.core.errors import ArtifactError, InvalidContribution
 from collegium.core.progress import say
 from collegium.core.random_streams import stream_seed
 from collegium.models.seed_model import SeedModel
-from collegium.owner.charter import Charter
+from collegium.owner.charter import Charter, check_pool, check_seed
 from collegium.owner.validate import Contribution, read_contribution
 from collegium.selection.pool import Pool
 from collegium.unify.joint_tuning import jointly_tuned
@@ -27,8 +27,11 @@ def unify(charter: Charter, paths: Sequence[Path], pool: Pool, seed: SeedModel, 
     """Unify contributions into the model folder at `destination`; at once if it is there from the same inputs.
 
     Raises:
+        IncompatibleSeedModel, ArtifactError: another seed model or pool than the charter's.
         InvalidContribution: a contribution that must not be merged, or two of the same owner.
     """
+    check_seed(charter, seed)
+    check_pool(charter, pool)
     contributions = _read_all(charter, paths, pool, seed)
     finished = _finished(destination, unified_inputs(charter, contributions))
     if finished is not None:
@@ -43,9 +46,9 @@ def unify(charter: Charter, paths: Sequence[Path], pool: Pool, seed: SeedModel, 
         "flags": flag_experts(ingredients),
         "joint_tuning": {"kept": False},
     }
+    facts["fallback"] = judge_fallback(ingredients, model)  # before tuning, so that like is compared with like
     if charter.terms.joint_tuning.keep != "never" and ingredients.proxies.texts:
         model, facts["joint_tuning"] = _tune(ingredients, model)
-    facts["fallback"] = judge_fallback(ingredients, model)
     return write_unified(destination, model, seed, ingredients.classes.public(), charter, contributions, facts)
 
 
