@@ -22,7 +22,7 @@ from collegium.core.recipe import Recipe
 from collegium.flow.simulate import simulate
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "demo.yaml"
-QUICK = ["pool.limit=1500", "selection.size=60", "training.epochs=1"] + [
+QUICK = ["pool.limit=1500", "selection.size=60", "training.steps=3"] + [
     f"owners.{owner}.limits={{train: 48, validation: 20, test: 60}}" for owner in ("newsroom", "cinema", "developers")
 ]
 
