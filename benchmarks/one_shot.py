@@ -22,8 +22,8 @@ from collegium.core.recipe import Recipe
 from collegium.flow.simulate import simulate
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "demo.yaml"
-QUICK = ["pool.limit=1500", "selection.size=60", "training.steps=3"] + [
-    f"owners.{owner}.limits={{train: 48, validation: 20, test: 60}}" for owner in ("newsroom", "cinema", "developers")
+QUICK = ["pool.limit=800", "selection.size=40", "training.steps=3"] + [
+    f"owners.{owner}.limits={{train: 32, validation: 20, test: 30}}" for owner in ("newsroom", "cinema", "developers")
 ]
 
 
