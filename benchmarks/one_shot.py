@@ -3,6 +3,7 @@
     python benchmarks/one_shot.py                          three seeds, test data (about 12 minutes on 2 cores)
     python benchmarks/one_shot.py --quick                  one seed, a few texts, under 45 s
     python benchmarks/one_shot.py --set router.init=lda    any key of the recipe
+    python benchmarks/one_shot.py --recipe recipes/paper.yaml --name paper     another recipe of the same owners
     python benchmarks/one_shot.py --json rows.jsonl        one row for each method and seed
 
 The experts of all methods are the same; every seed draws its own splits, pool sample and training order. The runs are
@@ -36,7 +37,7 @@ def main() -> None:
     overrides = (QUICK if options.quick else []) + options.overrides
     summaries = []
     for seed in seeds:
-        recipe = load_recipe(RECIPE, Recipe, [*overrides, f"random_seed={seed}"])
+        recipe = load_recipe(options.recipe, Recipe, [*overrides, f"random_seed={seed}"])
         name = "one-shot-quick" if options.quick else "one-shot"
         path = simulate(recipe, options.out / f"{name}-{options.name}-{seed}")
         summaries.append(json.loads(path.read_text()))
@@ -52,6 +53,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--recipe", type=Path, default=RECIPE)
     parser.add_argument("--out", type=Path, default=Path("runs"))
     parser.add_argument("--name", default="default", help="of the variant, in the folders' names")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
