@@ -10,7 +10,8 @@ import numpy as np
 from collegium.core.errors import InputError
 from collegium.core.random_streams import stream
 from collegium.core.shapes import Scores
-from collegium.selection.dpp import Selection, check_log_relevance, hash_order
+from collegium.selection.dpp import Selection
+from collegium.selection.inputs import check_log_relevance, hash_order
 
 
 def select_similarity(log_relevance: Scores, size: int, content_hashes: list[str] | None) -> Selection:

@@ -29,7 +29,7 @@ from collegium.core.errors import InputError
 from collegium.core.random_streams import stream
 from collegium.core.recipe import RelevanceSettings
 from collegium.core.shapes import Embeddings, Indices
-from collegium.selection.dpp import checked_chunks
+from collegium.selection.inputs import checked_chunks
 
 FEWEST_NEGATIVES = 64  # with a handful of private rows, negatives_per_example alone would leave folds without any
 LEAST_SLOPE = 1e-3  # of the calibration: where held-out rows are told apart no better than by chance, g is nearly flat

@@ -11,7 +11,8 @@ from collegium.core.errors import InputError
 from collegium.core.recipe import SelectionSettings
 from collegium.core.shapes import Embeddings, Indices
 from collegium.selection.baselines import select_random, select_similarity
-from collegium.selection.dpp import Selection, hash_order, select_dpp
+from collegium.selection.dpp import Selection, select_dpp
+from collegium.selection.inputs import hash_order
 from collegium.selection.relevance import log_relevance
 
 
