@@ -302,6 +302,7 @@ def test_other_wrong_arguments():
     for size, ridge, hashes, words in (
         (0, 1e-3, None, "at least 1"),
         (2, -1.0, None, "ridge"),
+        (2, 1e-300, None, "ridge"),
         (2, float("nan"), None, "ridge"),
         (2, float("inf"), None, "ridge"),
         (2, 1e-3, ["a"], "content hashes"),

@@ -15,6 +15,7 @@ by its logarithm, so that no relevance is too small to count.
 Symbols: f features, g relevance, λ ridge, q `value`, v `Directions`, λ + ‖f‖² `diagonal`.
 """
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from collegium.selection.inputs import check_log_relevance, hash_order
 from collegium.selection.residuals import TIE, Directions, Residuals
 
 ACTIVE = 256, 1024  # least and most items that compete between two rounds; changes the time, never the picks
+LEAST_RIDGE = 1e-30  # of a ridge that is not 0
+VANISHING = 1e-250  # a residual this far below the round's largest weight waits for a round of its own
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def select_dpp(
             are.
         log_relevance: log g, at most 0; −inf = never pick.
         size: most items to pick, at least 1.
-        ridge: λ, at least 0. Below 1e-12 of ‖f‖² it is lost in rounding. With λ = 0 no more items can be
+        ridge: λ, 0 or at least `LEAST_RIDGE`. Below 1e-12 of ‖f‖² it is lost in rounding. With λ = 0 no more items can be
             picked than the rank of the features: an item counts as spanned when max(1e-10, 64 eps²) of its
             squared norm is left, with eps that of the features' dtype.
         content_hashes: one for each row.
@@ -107,7 +110,7 @@ def _greedy(residuals: Residuals, order: Indices, most: int) -> tuple[Picks, Flo
                     break
                 picks.append(int(rows[best]))
                 values.append(active.pick(best))
-            active.close()
+            active.close(np.array(picks[before:], np.int64))
             bar.advance(len(picks) - before)
             # Where rounding or ties hide who leads, more rows have to be looked at exactly.
             wanted = fewest if len(picks) > before else 2 * wanted
@@ -115,42 +118,46 @@ def _greedy(residuals: Residuals, order: Indices, most: int) -> tuple[Picks, Flo
 
 
 class _Active:
-    """The leaders of one round, in float64."""
+    """The leaders of one round, in float64; residuals r relative to the largest weight among them."""
 
     def __init__(self, residuals: Residuals, rows: Picks, order: Indices):
-        self.residuals, self.rows = residuals, rows
+        self.residuals, self.rows, self.order = residuals, rows, order[rows]
         self.features = residuals.exact(rows)
-        self.order, self.norms, self.value = order[rows], residuals.norms[rows], residuals.value[rows]
-        self.log_weight = np.where(residuals.upper[rows] > -np.inf, residuals.log_weight[rows], -np.inf)
-        self.diagonal = residuals.ridge + self.norms
-        self._take_out(self.value <= residuals.spanned * self.norms)
+        self.value, norms = residuals.value[rows], residuals.norms[rows]
+        self.diagonal, self.spanned = residuals.ridge + norms, residuals.spanned * norms
+        log_weight = np.where(residuals.upper[rows] > -np.inf, residuals.log_weight[rows], -np.inf)
+        self.scale = float(log_weight.max(initial=-np.inf))
+        self.weight = np.exp(log_weight - self.scale) if self.scale > -np.inf else np.zeros(len(rows))
+        self.weight[self.value <= self.spanned] = 0.0
+        self.tie = TIE * self.diagonal
 
     def best(self) -> tuple[int, float]:
-        """The item with the largest r (ties: lowest hash), and the bound from which a rival matters."""
-        tie = TIE * self.diagonal
-        best = int(np.argmax(self.log_weight + np.log(self.value)))
-        least = max(self.value[best] - tie[best], self.value[best] / 2)
-        floor = float(self.log_weight[best] + np.log(least))
-        ties = np.flatnonzero(self.log_weight + np.log(self.value + tie) >= floor)
-        return int(ties[np.argmin(self.order[ties])]) if floor > -np.inf else best, floor
+        """The item with the largest r (ties: lowest hash), and the bound on log r from which a rival matters."""
+        relative = self.weight * self.value
+        best = int(relative.argmax())
+        if relative[best] < VANISHING:
+            return best, -np.inf
+        floor = self.weight[best] * max(self.value[best] - self.tie[best], self.value[best] / 2)
+        ties = np.flatnonzero(relative + self.weight * self.tie >= floor)
+        if len(ties) > 1:
+            best = int(ties[self.order[ties].argmin()])
+        return best, self.scale + math.log(floor)
 
     def pick(self, best: int) -> float:
         """Take an item out, lower all others by its direction, and return its q."""
         direction, value = self.residuals.directions.append(self.features[best], float(self.diagonal[best]))
-        self.value -= (self.features @ direction) ** 2
+        products = self.features @ direction
+        self.value -= products * products
         np.maximum(self.value, self.residuals.ridge, out=self.value)
-        spanned = self.value <= self.residuals.spanned * self.norms
-        spanned[best] = True
-        self._take_out(spanned)
+        self.weight[best] = 0.0
+        if not self.residuals.ridge:
+            self.weight[self.value <= self.spanned] = 0.0
         return value
 
-    def close(self) -> None:
+    def close(self, picked: Picks) -> None:
         """Give what was computed back to the pool."""
-        self.residuals.upper[self.rows[np.isneginf(self.log_weight)]] = -np.inf
+        self.residuals.upper[picked] = -np.inf
         self.residuals.store(self.rows, self.value)
-
-    def _take_out(self, out: np.ndarray) -> None:
-        self.log_weight[out], self.value[out] = -np.inf, 1.0
 
 
 @cache
@@ -179,8 +186,10 @@ def _check(
 ) -> None:
     if size < 1:
         raise InputError("No proxies can be selected.", got=f"size {size}", expected="at least 1")
-    if not 0 <= ridge < np.inf:
-        raise InputError("The ridge of the selection is out of range.", got=ridge, expected="a number ≥ 0")
+    if not (ridge == 0 or LEAST_RIDGE <= ridge < np.inf):
+        raise InputError(
+            "The ridge of the selection is out of range.", got=ridge, expected=f"0, or at least {LEAST_RIDGE:g}"
+        )
     for name, values in (("relevance scores", log_relevance), ("content hashes", content_hashes)):
         if values is not None and len(values) != len(features):
             raise InputError(
