@@ -4,7 +4,7 @@
     python benchmarks/selection.py --quick                         smaller pools, under 45 s
     python benchmarks/selection.py --make-peers PEERS              install the peers into an environment of their own
     python benchmarks/selection.py --peer-python PEERS/bin/python  beside the peers
-    python benchmarks/selection.py --real                          also MiniLM embeddings of WordNet, relevance to BBC News
+    python benchmarks/selection.py --real                          also WordNet's glosses, relevance to BBC News
     python benchmarks/selection.py --growth                        how the cost grows with the pool, dimension and size
     python benchmarks/selection.py --json rows.jsonl               one row for each method and case
 
@@ -329,10 +329,9 @@ def show(rows: list[dict]) -> None:
         ours = next(r for r in rows if r["case"] == case and r["method"] == "collegium")
         seconds, own = (statistics.median(r["seconds"]) for r in (row, ours))
         same = "" if metrics["distinct"] == case["m"] else f" ({metrics['distinct']} distinct items)"
-        print(
-            f"| {case['pool']}, {case['m']}, {case['ridge']:g} | {row['method']} | {seconds:.3f} | {seconds / own:.1f} | "
-            f"{row['peak_bytes'] / 1e6:.0f} | {metrics['logdet']:.3f}{same} | {100 * metrics['gemm_fraction']:.0f} % |"
-        )
+        cells = [f"{case['pool']}, {case['m']}, {case['ridge']:g}", row["method"], f"{seconds:.3f}"]
+        cells += [f"{seconds / own:.1f}", f"{row['peak_bytes'] / 1e6:.0f}", f"{metrics['logdet']:.3f}{same}"]
+        print(f"| {' | '.join(cells)} | {100 * metrics['gemm_fraction']:.0f} % |")
 
 
 def show_growth(rows: list[dict]) -> None:

@@ -70,9 +70,9 @@ def select_dpp(
             are.
         log_relevance: log g, at most 0; −inf = never pick.
         size: most items to pick, at least 1.
-        ridge: λ, 0 or at least `LEAST_RIDGE`. Below 1e-12 of ‖f‖² it is lost in rounding. With λ = 0 no more items can be
-            picked than the rank of the features: an item counts as spanned when max(1e-10, 64 eps²) of its
-            squared norm is left, with eps that of the features' dtype.
+        ridge: λ, 0 or at least `LEAST_RIDGE`. Below 1e-12 of ‖f‖² it is lost in rounding. With λ = 0 no more
+            items can be picked than the rank of the features: an item counts as spanned when
+            max(1e-10, 64 eps²) of its squared norm is left, with eps that of the features' dtype.
         content_hashes: one for each row.
         threads: work on this many chunks of the pool at a time; changes the time, never the picks.
 
