@@ -12,6 +12,9 @@ from collegium.core.recipe import SelectionSettings
 from collegium.core.shapes import Embeddings, Indices
 from collegium.selection.baselines import select_random, select_similarity
 from collegium.selection.dpp import Selection, hash_order, select_dpp
+from collegium.selection.facility_location import select_facility_location
+from collegium.selection.k_centre import select_k_centre
+from collegium.selection.k_dpp import select_k_dpp
 from collegium.selection.relevance import log_relevance
 
 
@@ -80,6 +83,30 @@ def _dpp(question: _Question) -> Selection:
     )
 
 
+def _k_dpp(question: _Question) -> Selection:
+    settings, hashes = question.settings, question.content_hashes
+    return select_k_dpp(
+        question.pool_embeddings,
+        question.log_relevance(),
+        settings.size,
+        settings.ridge,
+        question.random_seed,
+        hashes,
+    )
+
+
+def _facility_location(question: _Question) -> Selection:
+    settings, hashes = question.settings, question.content_hashes
+    return select_facility_location(
+        question.pool_embeddings, question.log_relevance(), settings.size, settings.ridge, hashes
+    )
+
+
+def _k_centre(question: _Question) -> Selection:
+    settings, hashes = question.settings, question.content_hashes
+    return select_k_centre(question.pool_embeddings, question.log_relevance(), settings.size, settings.ridge, hashes)
+
+
 def _similarity(question: _Question) -> Selection:
     return select_similarity(question.log_relevance(), question.settings.size, question.content_hashes)
 
@@ -93,6 +120,9 @@ def _random(question: _Question) -> Selection:
 
 METHODS: dict[str, Callable[[_Question], Selection]] = {
     "dpp": _dpp,
+    "k-dpp": _k_dpp,
+    "facility-location": _facility_location,
+    "k-centre": _k_centre,
     "similarity": _similarity,
     "random": _random,
 }
