@@ -11,8 +11,9 @@ from safetensors import safe_open
 from collegium.core.artifacts import MANIFEST, read_artifact
 from collegium.core.recipe import OwnerRecipe
 from collegium.models.ffn_inputs import norm_bound
-from collegium.owner.contribute import contribute, load_private
+from collegium.owner.contribute import contribute
 from collegium.owner.contribution import CARD, EXPERT, LEDGER, PROXIES, ROUTING, safetensors_bytes
+from collegium.owner.private_data import load_private
 from collegium.owner.validate import expected_expert
 from collegium.privacy.ledger import contribution_ledger, ledger_json, routing_release
 from collegium.privacy.release_store import ReleaseStore
