@@ -4,8 +4,8 @@
     python benchmarks/selection_shards.py --quick    600 IMDb reviews, one owner, under a minute
     python benchmarks/selection_shards.py --pool POOL    a pool that `collegium pool` built with the demo's seed model
 
-The relevance is that of the demo's owners, as each would compute it. Shards run one after the other: `seconds` are those
-of all shards and the merge, `longest_shard` is what remains where each has its own machine.
+The relevance is that of the demo's owners, as each would compute it. Shards run one after the other: `seconds` are
+those of all shards and the merge, `longest_shard` is what remains where each has its own machine.
 """
 
 import argparse
@@ -49,11 +49,11 @@ def main() -> None:
     seed = load_seed_model(recipe.seed_model, recipe.max_length)
     with tempfile.TemporaryDirectory() as folder:
         settings = PoolSettings(data="imdb", limit=600) if options.quick else PoolSettings(data="wordnet", limit=20_000)
-        pool = read_pool(options.pool) if options.pool else build_pool(Path(folder) / "pool", settings, seed, 0)
+        pool = read_pool(options.pool, seed) if options.pool else build_pool(Path(folder) / "pool", settings, seed, 0)
         rows = []
         for random_seed in options.seeds[:1] if options.quick else options.seeds:
             for owner in list(recipe.owners)[:1] if options.quick else recipe.owners:
-                size = 60 if options.quick else options.size
+                size = 20 if options.quick else options.size
                 found = measure(seed, recipe, pool, owner, size, random_seed, [2, 8] if options.quick else [2, 8, 32])
                 rows += [row | {"threads": options.threads} for row in found]
     if options.json:
