@@ -4,8 +4,9 @@
     python benchmarks/selection_shards.py --quick    600 IMDb reviews, one owner, under a minute
     python benchmarks/selection_shards.py --pool POOL    a pool that `collegium pool` built with the demo's seed model
 
-The relevance is that of the demo's owners, as each would compute it. Shards run one after the other: `seconds` are
-those of all shards and the merge, `longest_shard` is what remains where each has its own machine.
+The relevance is that of the demo's owners, as each would compute it; "nobody" finds all items equally relevant, the
+hardest case, since then every shard holds items that matter. Shards run one after the other: `seconds` are those of
+all shards and the merge, `longest_shard` is what remains where each has its own machine.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from collegium.selection.pool import Pool, build_pool, read_pool
 from collegium.selection.relevance import log_relevance
 from collegium.selection.shards import merge_selections, select_shard
 
+NOBODY = "nobody"
 RECIPE = Path(__file__).parents[1] / "recipes" / "demo.yaml"
 
 
@@ -52,7 +54,7 @@ def main() -> None:
         pool = read_pool(options.pool, seed) if options.pool else build_pool(Path(folder) / "pool", settings, seed, 0)
         rows = []
         for random_seed in options.seeds[:1] if options.quick else options.seeds:
-            for owner in list(recipe.owners)[:1] if options.quick else recipe.owners:
+            for owner in [*list(recipe.owners)[: 1 if options.quick else None], NOBODY]:
                 size = 20 if options.quick else options.size
                 found = measure(seed, recipe, pool, owner, size, random_seed, [2, 8] if options.quick else [2, 8, 32])
                 rows += [row | {"threads": options.threads} for row in found]
@@ -66,10 +68,13 @@ def measure(
 ) -> list[dict]:
     """One row for the exact greedy and one for each number of shards."""
     settings, own = recipe.selection, stream_seed(random_seed, "owner", owner)
-    source = recipe.owners[owner]
-    limits = Limits(train=60 if size < 100 else 300, validation=1, test=1)
-    private = load_splits(source.data or "", source.columns, limits, random_seed, owner).train.texts
-    relevance = log_relevance(pool.embeddings, embed_texts(seed, private), settings.relevance, own)
+    if owner == NOBODY:
+        relevance = np.zeros(len(pool))
+    else:
+        source = recipe.owners[owner]
+        limits = Limits(train=60 if size < 100 else 300, validation=1, test=1)
+        private = load_splits(source.data or "", source.columns, limits, random_seed, owner).train.texts
+        relevance = log_relevance(pool.embeddings, embed_texts(seed, private), settings.relevance, own)
     hashes = pool.hashes
     start = time.perf_counter()
     exact = select_dpp(pool.embeddings, relevance, size, settings.ridge, hashes)
@@ -117,17 +122,20 @@ def _row(
 
 
 def show(rows: list[dict]) -> None:
-    print("| selection | loss, nats an item: mean | largest | picks as exact | seconds, all | longest shard |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: |")
-    for method in dict.fromkeys(row["method"] for row in rows):
-        mine = [row for row in rows if row["method"] == method]
+    print(
+        "| relevance to | selection | loss, nats an item: mean | largest | picks as exact | seconds | longest shard |"
+    )
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
+    cases = dict.fromkeys((row["case"]["owner"] == NOBODY, row["method"]) for row in rows)
+    for is_nobody, method in sorted(cases, key=lambda case: case[0]):
+        mine = [row for row in rows if (row["case"]["owner"] == NOBODY, row["method"]) == (is_nobody, method)]
         losses = [row["metrics"]["loss_nats_per_item"] for row in mine]
         same = np.mean([row["metrics"]["same_picks"] for row in mine])
+        seconds = np.mean([row["seconds"][0] for row in mine])
         longest = np.mean([row["metrics"]["longest_shard"] for row in mine])
-        print(
-            f"| {method} | {np.mean(losses):.5f} | {max(losses):.5f} | {same:.1%} "
-            f"| {np.mean([row['seconds'][0] for row in mine]):.2f} | {longest:.2f} |"
-        )
+        name = NOBODY if is_nobody else "owners"
+        loss = f"{np.mean(losses):.5f} | {max(losses):.5f}"
+        print(f"| {name} | {method} | {loss} | {same:.1%} | {seconds:.2f} | {longest:.2f} |")
 
 
 if __name__ == "__main__":

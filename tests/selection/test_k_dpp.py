@@ -44,7 +44,7 @@ def test_frequencies_are_the_determinants(monkeypatch, num_items, dim, size, rid
     full = kernel(features, log_g, ridge)
     subsets = list(combinations(range(num_items), size))
     weights = np.array([np.linalg.det(full[np.ix_(subset, subset)]) for subset in subsets])
-    draws = 4000
+    draws = 1500
     counts = dict.fromkeys(subsets, 0)
     rows, weights_of_rows = candidates(features, log_g, size, hashes)
     world, rng = k_dpp._Weighted(features, rows, weights_of_rows), np.random.default_rng(0)
@@ -139,6 +139,24 @@ def test_duplicates_are_never_drawn_together_without_a_ridge():
     for random_seed in range(100):
         picks = select_k_dpp(twice, log_g, 5, 0.0, random_seed).indices
         assert len(set((picks % 8).tolist())) == 5
+
+
+def test_relevance_far_apart_ends_and_takes_the_strong():
+    log_g = np.array([-900.0, -5000.0, -4000.0, -901.0])
+    assert select_k_dpp(np.eye(4), log_g, 3, 1e-3, 0).indices.tolist() == [0, 3, 2]
+    features, _, hashes = make_pool(60, 5, seed=8)
+    log_g = -np.linspace(0, 400, 60)  # g from 1 to e⁻⁴⁰⁰: a subset of 20 is nearly certain
+    for size in (3, 20, 50):
+        selection = select_k_dpp(features, log_g, size, 1e-3, 0, hashes)
+        assert len(set(selection.indices.tolist())) == size
+        assert selection.indices.max() < size + 10
+
+
+def test_a_ridge_lost_in_rounding_is_refused_and_not_drawn_for_ever():
+    features, log_g, _ = make_pool(60, 5, seed=9)
+    with pytest.raises(InputError, match="cannot be drawn with this ridge"):
+        select_k_dpp(features, log_g, 20, 1e-300, 0)
+    assert len(select_k_dpp(features, log_g, 20, 1e-12, 0).indices) == 20
 
 
 def test_a_bad_row_is_named():

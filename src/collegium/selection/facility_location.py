@@ -33,8 +33,8 @@ def select_facility_location(
     """Pick `size` items, each the one that raises the coverage most.
 
     Ties go to the more relevant item, then to the lowest content hash (the lowest row without hashes); so do
-    items that cover nothing more. With c = min(n, 20,000) covered items: O(n·c·d) time once (one thread: about
-    1.5 minutes at n = 200,000, d = 384) and O(c·d) for each value that is refreshed; O(n + c·(d + 256)) memory
+    items that cover nothing more. With c = min(n, 20,000) covered items: O(n·c·d) time once (308 GFLOP at
+    n = c = 20,000, d = 384) and O(c·d) for each value that is refreshed; O(n + c·(d + 256)) memory
     beside the features. BLAS runs on one thread.
 
     Args:

@@ -28,6 +28,7 @@ import numpy as np
 from jaxtyping import Float64
 from threadpoolctl import threadpool_limits
 
+from collegium.core.errors import InputError
 from collegium.core.progress import progress_bar
 from collegium.core.random_streams import stream
 from collegium.core.shapes import Embeddings, Scores
@@ -36,6 +37,7 @@ from collegium.selection.dpp import CHUNK, SPANNED, Selection
 from collegium.selection.kernel import log_residuals
 
 ROUNDING = 1e-14  # eigenvalues below this share of the largest are rounding
+LEAST = 1e-100  # share of the largest g from which items can be drawn: squared, and scaled, it stays a float64
 NEAR = 0.005  # how far the mean size may be from the wanted one, as a share: costs draws, changes no probability
 HIGHEST = 0.4688  # no sum of Bernoulli variables has a value with more probability than this / standard deviation
 
@@ -57,26 +59,30 @@ def select_k_dpp(
 
     Args:
         features: seed embeddings, one row an item, any float dtype, in memory or `np.memmap`.
-        log_relevance: log g, at most 0; −inf = never pick. g below 1e-154 of the largest counts as 0 beside it.
+        log_relevance: log g, at most 0; −inf = never pick. With a ridge, items with g below 1e-100 of the largest
+            are picked only where the others are too few, the most relevant first.
         ridge: λ, at least 0.
 
     Returns:
         `gains`: the kernel's residuals in the order of the draws, and their `log_det`.
 
     Raises:
-        InputError: see `candidates`.
+        InputError: see `candidates`; a ridge so small that the size cannot be drawn in float64.
     """
     rows, weights = candidates(features, log_relevance, size, content_hashes)
+    log_g = np.asarray(log_relevance, np.float64)
     rng = stream(random_seed, "selection")
-    found, rank = np.arange(len(rows)), len(rows)
+    strong = np.flatnonzero(weights > LEAST)
+    rank = len(rows)
     with threadpool_limits(limits=1):
-        world = _Weighted(features, rows, weights)
-        if ridge > 0 and len(rows) > size:
-            found = _draw_with_ridge(world, size, ridge, rng)
-        elif ridge == 0 and len(rows):
-            found, rank = _draw_without_ridge(world, size, rng)
+        if ridge == 0 and len(rows):
+            found, rank = _draw_without_ridge(_Weighted(features, rows, weights), size, rng)
+        elif len(strong) > size:
+            found = strong[_draw_with_ridge(_Weighted(features, rows[strong], weights[strong]), size, ridge, rng)]
+        else:  # nothing to draw: the strong are in every likely subset
+            found = np.argsort(-log_g[rows], kind="stable")[:size]
         picks = rows[found]
-        log_gains = log_residuals(features[picks], np.asarray(log_relevance, np.float64)[picks], ridge)
+        log_gains = log_residuals(features[picks], log_g[picks], ridge)
     missing = shortfall(len(picks), size, len(features))
     if missing is not None and rank < len(rows):
         missing = f"{rank} of {size} items found: without a ridge no more than the rank of the features, {rank}"
@@ -103,9 +109,11 @@ class _Weighted:
         """Bᵀ diag(factor) B for each factor, by one pass over the pool."""
         dim = self.features.shape[1]
         grams = [np.zeros((dim, dim)) for _ in factors]
-        for part, chunk in self.chunks():
-            for index, factor in enumerate(factors):
-                grams[index] += (chunk * factor[part, None]).T @ chunk
+        with progress_bar("read the pool", len(self.rows)) as bar:
+            for part, chunk in self.chunks():
+                for index, factor in enumerate(factors):
+                    grams[index] += (chunk * factor[part, None]).T @ chunk
+                bar.advance(len(chunk))
         return grams
 
 
@@ -131,26 +139,24 @@ def _draw_with_ridge(world: _Weighted, size: int, ridge: float, rng: np.random.G
     with np.errstate(divide="ignore"):
         log_sizes = np.log(_size_distribution(alone))
     log_lifts = np.append(0.0, np.cumsum(np.log1p(np.sort(diagonal)[::-1])))  # T of t items can raise P(|R|) so
-    with progress_bar("draw until the size is right", None) as bar:
+    while True:
+        chosen = rng.random(len(values)) < values / (1 + values)
+        spanned_size = int(chosen.sum())
+        missing = size - spanned_size
+        if missing < 0:
+            continue
+        bound = min(ceiling, float(np.exp(min(log_sizes[missing] + log_lifts[spanned_size], 0.0))))
+        if rng.random() * ceiling >= bound:
+            continue
+        spanned = _draw_projection(world, tilt, vectors[:, chosen] / np.sqrt(values[chosen]), rng)
+        others = alone.copy()
+        others[spanned] = 0.0
+        if rng.random() * bound >= _size_distribution(others)[missing]:
+            continue
         while True:
-            bar.advance()
-            chosen = rng.random(len(values)) < values / (1 + values)
-            spanned_size = int(chosen.sum())
-            missing = size - spanned_size
-            if missing < 0:
-                continue
-            bound = min(ceiling, float(np.exp(min(log_sizes[missing] + log_lifts[spanned_size], 0.0))))
-            if rng.random() * ceiling >= bound:
-                continue
-            spanned = _draw_projection(world, tilt, vectors[:, chosen] / np.sqrt(values[chosen]), rng)
-            others = alone.copy()
-            others[spanned] = 0.0
-            if rng.random() * bound >= _size_distribution(others)[missing]:
-                continue
-            while True:
-                ridged = np.flatnonzero(rng.random(len(others)) < others)
-                if len(ridged) == missing:
-                    return np.append(spanned, ridged)
+            ridged = np.flatnonzero(rng.random(len(others)) < others)
+            if len(ridged) == missing:
+                return np.append(spanned, ridged)
 
 
 def _size_distribution(probabilities: Weights) -> Weights:
@@ -200,6 +206,13 @@ def _scale(world: _Weighted, size: int, ridge: float) -> float:
         step = float(np.clip(-excess_now / slope, -2.0, 2.0))
         before, now, excess_before = now, now + step, excess_now
         excess_now = excess(now)
+    if excess_now < -size / 10 - 1:  # the draws would go on for ever
+        raise InputError(
+            "The k-DPP of this size cannot be drawn with this ridge.",
+            got=f"size {size}, ridge {ridge}",
+            expected="a ridge above rounding where more items are wanted than the rank of the features",
+            do="raise selection.ridge, or lower selection.size",
+        )
     return float(np.exp(now))
 
 
@@ -239,25 +252,28 @@ def _draw_projection(
     roots = np.sqrt(factors)
     taken = np.zeros(len(roots), bool)
     picks: list[int] = []
-    while basis.shape[1]:
-        bounds = np.empty(len(roots))
-        for part, chunk in world.chunks():
-            coordinates = chunk @ basis
-            bounds[part] = factors[part] * np.einsum("ik,ik->i", coordinates, coordinates)
-        bounds[taken] = 0.0
-        cumulative = np.cumsum(bounds)
-        directions = np.zeros((0, basis.shape[1]))
-        while 2 * len(directions) < basis.shape[1]:
-            item = min(int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")), len(roots) - 1)
-            rest = roots[item] * (world.row(item) @ basis)
-            for _ in range(2):  # Gram-Schmidt twice is enough
-                rest -= (directions @ rest) @ directions
-            present = float(rest @ rest)
-            if taken[item] or rng.random() * bounds[item] >= present:
-                continue
-            taken[item] = True
-            picks.append(item)
-            directions = np.vstack([directions, rest / np.sqrt(present)])
-        complete = np.linalg.qr(directions.T, mode="complete")[0]
-        basis = basis @ complete[:, len(directions) :]
+    with progress_bar("draw", basis.shape[1]) as bar:
+        while basis.shape[1]:
+            bounds = np.empty(len(roots))
+            for part, chunk in world.chunks():
+                coordinates = chunk @ basis
+                bounds[part] = factors[part] * np.einsum("ik,ik->i", coordinates, coordinates)
+            bounds[taken] = 0.0
+            cumulative = np.cumsum(bounds)
+            directions = np.zeros((0, basis.shape[1]))
+            while 2 * len(directions) < basis.shape[1]:
+                place = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
+                item = min(int(place), len(roots) - 1)
+                rest = roots[item] * (world.row(item) @ basis)
+                for _ in range(2):  # Gram-Schmidt twice is enough
+                    rest -= (directions @ rest) @ directions
+                present = float(rest @ rest)
+                if taken[item] or rng.random() * bounds[item] >= present:
+                    continue
+                taken[item] = True
+                picks.append(item)
+                directions = np.vstack([directions, rest / np.sqrt(present)])
+                bar.advance()
+            complete = np.linalg.qr(directions.T, mode="complete")[0]
+            basis = basis @ complete[:, len(directions) :]
     return np.array(picks, np.int64)

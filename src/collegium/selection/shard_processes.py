@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
@@ -136,7 +137,7 @@ def _here(tasks: list[_Task], features: Embeddings) -> Iterator[ShardSelection]:
 def _elsewhere(tasks: list[_Task], source: _Source, at_once: int) -> Iterator[ShardSelection]:
     """Answers in the order in which they are ready. Whatever ends this iterator ends all its processes."""
     context = get_context("spawn")  # a fork would copy the locks of BLAS's and torch's threads without the threads
-    running = {}
+    running: dict[Connection, tuple[BaseProcess, list[_Task]]] = {}
     try:
         for index in range(at_once):
             receiver, sender = context.Pipe(duplex=False)
@@ -146,7 +147,8 @@ def _elsewhere(tasks: list[_Task], source: _Source, at_once: int) -> Iterator[Sh
             sender.close()  # this side's copy, so that the end of the process can be noticed
             running[receiver] = (process, mine)
         while running:
-            for receiver in wait(list(running)):
+            ready = wait(list(running))
+            for receiver in [each for each in running if each in ready]:
                 process, left = running[receiver]
                 yield _received(receiver, process, left.pop(0))
                 if not left:
@@ -158,7 +160,7 @@ def _elsewhere(tasks: list[_Task], source: _Source, at_once: int) -> Iterator[Sh
             process.join()
 
 
-def _received(receiver, process, task: _Task) -> ShardSelection:
+def _received(receiver: Connection, process: BaseProcess, task: _Task) -> ShardSelection:
     try:
         result = receiver.recv()
     except EOFError:
