@@ -124,7 +124,7 @@ def test_neither_private_texts_nor_their_hashes_nor_their_number_are_in_it(made,
 
 def test_the_store_does_remember_the_private_hashes_so_the_search_above_would_find_them(made, private):
     for rows, path in made.items():
-        store = b"".join(file.read_bytes() for file in (path.parent / f"store {rows}").iterdir())
+        store = b"".join(file.read_bytes() for file in (path.parent / f"store {rows}").rglob("*") if file.is_file())
         assert hashlib.sha256(private[rows][0].encode()).hexdigest().encode() in store
 
 
