@@ -297,7 +297,55 @@ def top_2000(features, log_relevance, size, ridge):
 
 
 def pyversity(features, log_relevance, size, ridge):
-    raise NotImplementedError
+    """Its weights exp(β z-score) are g up to a factor for β = the deviation of log g; it knows no ridge."""
+    from pyversity import Strategy, diversify
+
+    scale = 2 * float(log_relevance.std())
+    found = diversify(features, log_relevance, size, strategy=Strategy.DPP, diversity=0.5, scale=scale)
+    return found.indices
+
+
+def submodlib(features, log_relevance, size, ridge):
+    from submodlib.functions.logDeterminant import LogDeterminantFunction
+
+    kernel = _kernel(features, log_relevance, ridge)
+    function = LogDeterminantFunction(len(kernel), mode="dense", lambdaVal=0, sijs=kernel)
+    found = function.maximize(budget=size, optimizer="LazyGreedy", show_progress=False)
+    return [item for item, _ in found]
+
+
+def linear_operator(features, log_relevance, size, ridge):
+    import torch
+    from linear_operator.operators import DiagLinearOperator, RootLinearOperator
+
+    torch.set_num_threads(1)
+    relevance = torch.from_numpy(np.exp(log_relevance))
+    kernel = RootLinearOperator(torch.from_numpy(features).double() * relevance[:, None])
+    if ridge:
+        kernel = kernel + DiagLinearOperator(ridge * relevance**2)
+    return kernel.pivoted_cholesky(size, error_tol=1e-30, return_pivots=True)[1][:size].tolist()
+
+
+def scipy_qr(features, log_relevance, size, ridge):
+    """Column pivoting is the greedy choice without a ridge; it cannot stop after `size` columns."""
+    from scipy.linalg import qr
+
+    scaled = np.asarray(features, np.float64) * np.exp(log_relevance)[:, None]
+    return qr(scaled.T, mode="r", pivoting=True, overwrite_a=True, check_finite=False)[1][: min(size, scaled.shape[1])]
+
+
+def apricot(features, log_relevance, size, ridge):
+    from apricot import FacilityLocationSelection
+
+    kernel = _kernel(features, log_relevance, ridge)
+    chosen = FacilityLocationSelection(size, metric="precomputed", optimizer="lazy")
+    return chosen.fit(np.maximum(kernel, 0.0)).ranking
+
+
+def _kernel(features, log_relevance, ridge):
+    relevance = np.exp(log_relevance)
+    scaled = np.asarray(features, np.float64) * relevance[:, None]
+    return scaled @ scaled.T + np.diag(ridge * relevance**2)
 
 
 OWN_METHODS = {
@@ -306,7 +354,13 @@ OWN_METHODS = {
     "dense": dense,
     "top 2,000": top_2000,
 }
-PEER_METHODS = {}
+PEER_METHODS = {  # and the largest pool that a method is asked to take
+    "pyversity": (pyversity, 200_000),
+    "submodlib": (submodlib, 2_000),
+    "linear_operator": (linear_operator, 20_000),
+    "scipy QR": (scipy_qr, 20_000),
+    "apricot": (apricot, 2_000),
+}
 
 
 def _anonymous_bytes() -> int:
