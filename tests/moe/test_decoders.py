@@ -185,6 +185,21 @@ def test_repeated_chosen_reordered_copied_and_emptied_caches(context):
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
+def test_a_prompt_read_in_chunks_or_continued_from_a_cache_gives_the_same_text(context):
+    model, ids = model_of("llama", context, "every-layer"), three_texts("llama")
+    options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = model.generate(ids, **options)
+    if context == "seed":  # what the first pass reads is the prompt
+        with pytest.raises(ValueError, match="give the whole prompt"):
+            model.generate(ids, **options, prefill_chunk_size=5, prompt_length=TOKENS)
+    else:
+        assert torch.equal(model.generate(ids, **options, prefill_chunk_size=5), expected)
+    first = model.generate(ids, **{**options, "max_new_tokens": 3}, return_dict_in_generate=True)
+    rest = model.generate(first.sequences, **{**options, "max_new_tokens": 3}, cache=first.cache)
+    assert torch.equal(rest, expected)
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
 def test_speculative_decoding_gives_the_greedy_text(context):
     model, draft = model_of("llama", context, "once"), model_of("llama", "token", "every-layer")
     ids = three_texts("llama", PROMPT)[:1]
