@@ -1,6 +1,7 @@
 """Decoders with a cache: at once, token by token or in chunks, greedy, sampled or by beams, the answer is the same."""
 
 import copy
+import threading
 from functools import cache as cached
 
 import pytest
@@ -287,6 +288,22 @@ def test_gradient_checkpointing_gives_the_same_loss_and_gradients(family, decide
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6)
     model.activation_checkpointing_disable()
     assert torch.equal(gradients_of(model, batch, labels)[0], expected_loss)
+
+
+def test_layers_are_replayed_in_another_thread_too():
+    """On a GPU the backward pass has threads of its own, which know nothing of the forward pass."""
+    model, batch = tiny_unified(tiny_seed("llama"), noise=0.1, steepness=3.0).train(), tiny_inputs("llama", [6, 9, 4])
+    model(**batch).logits.square().mean().backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    model.activation_checkpointing_enable()
+    loss = model(**batch).logits.square().mean()
+    thread = threading.Thread(target=loss.backward)
+    thread.start()
+    thread.join()
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    assert found.keys() == expected.keys()
+    assert all(torch.allclose(found[name], gradient, rtol=1e-4, atol=1e-6) for name, gradient in expected.items())
 
 
 def test_reentrant_checkpointing_is_refused():
