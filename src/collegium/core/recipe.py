@@ -5,7 +5,7 @@ overrides any value. The description of a field is its help. `ridge` is the λ o
 (METHODS §1, stage 1), `context_weight` is the λ of the router (stage 3).
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
@@ -118,6 +118,9 @@ class SelectionSettings(Settings):
         return self
 
 
+DEFAULT_STEPS = 100
+
+
 class TrainingSettings(Settings):
     parameters: Literal["full", "lora"] = Field(
         default="full", description="full FFN matrices, or LoRA factors beside them"
@@ -126,12 +129,17 @@ class TrainingSettings(Settings):
     lora_alpha: float = Field(default=32.0, gt=0, description="LoRA update is scaled by lora_alpha / rank")
     alignment: Literal["both", "private", "proxy"] = Field(default="both", description="what an expert is trained on")
     labels: Literal["union", "own"] = Field(default="union", description="class names that compete in the private loss")
-    epochs: int = Field(default=3, ge=1, description="passes over private examples and proxies; see steps")
     steps: int | None = Field(
         default=None,
         ge=1,
-        description="training steps, the same for every owner, instead of epochs: the weights then do not tell how "
-        "many private examples there were",
+        description=f"training steps, the same for every owner, {DEFAULT_STEPS} where epochs is not set either: the "
+        "weights then do not tell how many private examples there were",
+    )
+    epochs: int | None = Field(
+        default=None,
+        ge=1,
+        description="instead of steps: passes over private examples and proxies; the weights then tell roughly how "
+        "many private examples there were, and the ledger says so",
     )
     batch_size: int = Field(default=32, ge=1, description="texts in a step")
     learning_rate: float = Field(default=1e-4, gt=0, description="of AdamW, after the warm-up")
@@ -142,6 +150,19 @@ class TrainingSettings(Settings):
     precision: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description="mixed precision of the training steps"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_by_default(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("steps") is None and given.get("epochs") is None:
+            return {**given, "steps": DEFAULT_STEPS}
+        return given
+
+    @model_validator(mode="after")
+    def _steps_or_epochs(self) -> "TrainingSettings":
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError(f"steps: {self.steps} and epochs: {self.epochs} exclude each other; set one to null")
+        return self
 
 
 PAPER_ROUTER = {
