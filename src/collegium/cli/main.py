@@ -10,7 +10,7 @@ import click
 import typer
 from rich.console import Console
 
-from collegium.cli import coordinator, look, owner, simulation
+from collegium.cli import coordinator, look, merge, owner, simulation
 from collegium.core.errors import CollegiumError
 from collegium.reports.wording import clean
 
@@ -28,6 +28,7 @@ app.command("charter")(coordinator.charter)
 app.command("contribute")(owner.contribute)
 app.command("inspect")(look.inspect)
 app.command("unify")(coordinator.unify)
+app.command("merge")(merge.merge)
 app.command("evaluate")(look.evaluate)
 app.command("predict")(look.predict)
 app.command("report")(simulation.report)
