@@ -71,9 +71,9 @@ def merge_checkpoints(
     layers = range(config.first_moe_layer, num_layers(seed, architecture))
     ffn = ffn_of(seed, architecture, layers)
     stored = _safetensors_dtype(dtype, seed, ffn)
+    model = _skeleton(config, stored)
     read = {name: read_expert(folder, seed, architecture) for name, folder in experts.items()}
     notes = check_experts(seed, read, ffn, shared, stored)
-    model = _skeleton(config, stored)
     routers = _routers(seed_folder, list(experts), list(model.routers), config, router, examples, random_seed)
     outputs = moe_outputs(seed, read, architecture, ffn, routers, stored, shared, config.keeps_seed_ffn)
     outputs = _for_class(outputs, model, architecture, notes)
