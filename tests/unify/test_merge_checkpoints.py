@@ -235,6 +235,15 @@ def test_what_cannot_be_merged_is_an_input_error_and_leaves_nothing(seed_folder,
     )
 
 
+def test_a_tokenizer_with_code_of_its_own_is_refused(seed_folder, tmp_path):
+    seed = shutil.copytree(seed_folder, tmp_path / "seed")
+    config = json.loads((seed / "tokenizer_config.json").read_text())
+    config["auto_map"] = {"AutoTokenizer": ["evil/repository--evil.Evil", None]}
+    (seed / "tokenizer_config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="brings code of its own"):
+        merge_checkpoints(seed, {"a": seed_folder}, tmp_path / "out")
+
+
 def test_case_21_a_merge_that_fails_half_way_leaves_nothing(seed_folder, experts, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")

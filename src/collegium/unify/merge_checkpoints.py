@@ -24,7 +24,15 @@ from collegium.moe.architectures import Architecture, architecture_of
 from collegium.moe.modeling import UNIFIED_CLASSES
 from collegium.unify.adapter import is_adapter, read_adapter
 from collegium.unify.byte_merge import SHARD, Constant, Output, write_outputs
-from collegium.unify.checkpoint import FLOATS, Checkpoint, StoredTensor, layer_prefix, read_checkpoint, shortened
+from collegium.unify.checkpoint import (
+    FLOATS,
+    Checkpoint,
+    StoredTensor,
+    layer_prefix,
+    read_checkpoint,
+    read_json,
+    shortened,
+)
 from collegium.unify.compatibility import Shared, check_experts
 from collegium.unify.example_router import State, random_routers, routers_from_examples
 from collegium.unify.merge import DTYPES, unified_config
@@ -110,6 +118,9 @@ def read_expert(folder: Path, seed: Checkpoint, architecture: Architecture) -> C
 def _architecture(seed: Checkpoint) -> Architecture:
     if seed.faults:
         raise InputError(f"The seed model {seed.folder} cannot be read.", got="; it ".join(seed.faults))
+    tokenizer = seed.folder / "tokenizer_config.json"
+    if tokenizer.is_file() and "auto_map" in read_json(tokenizer, []):  # the merged folder is loaded with remote code
+        raise InputError(f"The tokenizer of the seed model {seed.folder} brings code of its own, which is never run.")
     family = str(seed.config.get("model_type"))
     if family not in UNIFIED_CLASSES:
         raise InputError(
