@@ -1,6 +1,6 @@
 """Merging fine-tunes on disk into one MoE folder: time and peak memory, beside other programs that do the same job.
 
-    python benchmarks/merge.py                                  4 × 0.7 GB and 4 × 2.6 GB (needs 25 GB of disk)
+    python benchmarks/merge.py                                  4 × 0.7 GB and 4 × 1.5 GB (needs 12 GB of disk)
     python benchmarks/merge.py --peer-python PEERS/bin/python   with mergekit-moe and MixtureKit, see below
     python benchmarks/merge.py --quick                          4 × 16 MB, under 45 s
     python benchmarks/merge.py --json rows.jsonl                one row for each method and case
@@ -9,7 +9,8 @@ The fine-tunes are random bfloat16 Llama checkpoints that differ in their feed-f
 into a temporary folder and deleted. Every run is a process of its own; `seconds` are those of the merge without the
 imports, medians are over --repeats runs (peers: --peer-repeats). Peak memory is VmHWM, which counts mapped files too;
 `above imports` is what it rose by. CPU seconds say more
-on a machine that does other work as well. The input files are in the page cache for everybody.
+on a machine that does other work as well. The methods take turns, so that all meet the same state of the machine; a
+first round that is not counted warms the page cache.
 
     collegium         the whole of `collegium merge`: every check of the values, checksums, flushed to disk
     collegium, copy   its byte copy alone: what the others do, who check nothing and flush nothing
@@ -37,7 +38,7 @@ from pathlib import Path
 CASES = {
     "4 × 16 MB": {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 8, "vocab_size": 4000},
     "4 × 0.7 GB": {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 24, "vocab_size": 32000},
-    "4 × 2.6 GB": {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24, "vocab_size": 32000},
+    "4 × 1.5 GB": {"hidden_size": 1536, "intermediate_size": 4096, "num_hidden_layers": 24, "vocab_size": 32000},
 }
 NAMES = [f"expert-{index}" for index in range(4)]
 PEERS = {"mergekit-moe": "mergekit", "MixtureKit": "mixturekit"}
@@ -63,8 +64,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
             folder = Path(scratch)
             generate(folder, CASES[case])
-            methods = [*OURS, *(PEERS if options.peer_python else ())]
-            rows += [measure(method, case, folder, options) for method in methods]
+            rows += measure(case, folder, options)
     if options.json:
         options.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
     show(rows)
@@ -118,39 +118,51 @@ def generate(folder: Path, size: dict[str, int]) -> None:
         save_file({**shared, **own}, target / "model.safetensors", {"format": "pt"})
 
 
-def measure(method: str, case: str, folder: Path, options: argparse.Namespace) -> dict:
-    """Run a method several times, each in a new process."""
+def measure(case: str, folder: Path, options: argparse.Namespace) -> list[dict]:
+    """Run the methods in turns, each time in a new process; one row for each method."""
+    runs: dict[str, list[dict]] = {method: [] for method in (*OURS, *(PEERS if options.peer_python else ()))}
+    for turn in range(1 if options.quick else 1 + max(options.repeats, options.peer_repeats)):
+        for method, done in runs.items():
+            if turn <= (options.peer_repeats if method in PEERS else options.repeats):
+                result = run(method, case, folder, options)
+                if turn or options.quick:
+                    done.append(result)
+    return [
+        {
+            "benchmark": "merge",
+            "method": method,
+            "case": {"size": case, **CASES[case], "experts": len(NAMES), "quick": options.quick},
+            "random_seed": 0,
+            "threads": options.threads,
+            "seconds": [one["seconds"] for one in done],
+            "peak_bytes": max(one["peak_bytes"] for one in done),
+            "metrics": {
+                "above_imports_bytes": max(one["peak_bytes"] - one["before_bytes"] for one in done),
+                "cpu_seconds": statistics.median(one["cpu_seconds"] for one in done),
+                "process_seconds": statistics.median(one["process_seconds"] for one in done),
+                "written_bytes": done[-1]["written_bytes"],
+            },
+            "versions": done[-1]["versions"],
+        }
+        for method, done in runs.items()
+    ]
+
+
+def run(method: str, case: str, folder: Path, options: argparse.Namespace) -> dict:
+    """One run of a method in a process of its own."""
     python = options.peer_python if method in PEERS else sys.executable
     command = [python, __file__, "--worker", method, "--folder", folder, "--threads", str(options.threads)]
     threads = {"OMP_NUM_THREADS": str(options.threads), "MKL_NUM_THREADS": str(options.threads)}
     environment = {**os.environ, **threads, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    runs = []
-    for _ in range(1 if options.quick else options.peer_repeats if method in PEERS else options.repeats):
-        shutil.rmtree(folder / "out", ignore_errors=True)
-        os.sync()  # what the run before left to be written would slow this one down
-        start = time.perf_counter()
-        result = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
-        if result.returncode:
-            sys.exit(f"{method} failed on {case}:\n{result.stderr[-2000:]}")
-        runs.append(json.loads(result.stdout.splitlines()[-1]) | {"process": time.perf_counter() - start})
+    os.sync()  # what the run before left to be written would slow this one down
+    start = time.perf_counter()
+    result = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - start
+    if result.returncode:
+        sys.exit(f"{method} failed on {case}:\n{result.stderr[-2000:]}")
     written = sum(file.stat().st_size for file in (folder / "out").rglob("*") if file.is_file())
     shutil.rmtree(folder / "out")
-    return {
-        "benchmark": "merge",
-        "method": method,
-        "case": {"size": case, **CASES[case], "experts": len(NAMES), "quick": options.quick},
-        "random_seed": 0,
-        "threads": options.threads,
-        "seconds": [run["seconds"] for run in runs],
-        "peak_bytes": max(run["peak_bytes"] for run in runs),
-        "metrics": {
-            "above_imports_bytes": max(run["peak_bytes"] - run["before_bytes"] for run in runs),
-            "cpu_seconds": statistics.median(run["cpu_seconds"] for run in runs),
-            "process_seconds": statistics.median(run["process"] for run in runs),
-            "written_bytes": written,
-        },
-        "versions": runs[-1]["versions"],
-    }
+    return {**json.loads(result.stdout.splitlines()[-1]), "process_seconds": seconds, "written_bytes": written}
 
 
 def work(method: str, folder: Path, threads: int) -> None:

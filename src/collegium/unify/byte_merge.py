@@ -19,7 +19,7 @@ from collegium.core.errors import InputError, RunError
 from collegium.core.progress import progress_bar
 from collegium.unify.checkpoint import FLOATS, INDEX, WEIGHTS, WIDTHS, Source, StoredTensor, fill
 
-BLOCK = 8 << 20  # bytes copied at a time
+BLOCK = 1 << 20  # bytes copied at a time: they stay in the processor's cache; 8 MB took 1.6 times as long
 VALUES = 1 << 20  # values computed at a time
 SHARD = 5 * 10**9  # bytes of one file
 
