@@ -45,14 +45,6 @@ PEERS = {"mergekit-moe": "mergekit", "MixtureKit": "mixturekit"}
 OURS = ("collegium", "collegium, copy", "load and save")
 
 
-def architecture():
-    """Where a Llama keeps its feed-forward network."""
-    from collegium.moe.architectures import Architecture
-
-    matrices = {name: f"mlp.{name}" for name in ("gate_proj", "up_proj", "down_proj")}
-    return Architecture("model.layers", "mlp", "", matrices, "post_attention_layernorm", "hidden_act")
-
-
 def main() -> None:
     options = _options()
     if options.worker:
@@ -183,31 +175,28 @@ def _memory(field: str) -> int:
     return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) * 1024
 
 
-def _collegium(folder: Path, whole: bool):
-    from collegium.core.artifacts import writing
+def _collegium(folder: Path):
+    from collegium.unify.merge_checkpoints import merge_checkpoints
+
+    return lambda: merge_checkpoints(folder / "seed", {name: folder / name for name in NAMES}, folder / "out")
+
+
+def _collegium_copy(folder: Path):
+    from collegium.moe.architectures import architecture_of
     from collegium.unify.byte_merge import write_outputs
     from collegium.unify.checkpoint import read_checkpoint
-    from collegium.unify.compatibility import check_experts
     from collegium.unify.example_router import random_routers
-    from collegium.unify.merge_checkpoints import ROUTER, read_expert
+    from collegium.unify.merge_checkpoints import ROUTER
     from collegium.unify.moe_layout import ffn_of, moe_outputs, num_layers
 
-    row = architecture()
-
     def job() -> None:
+        row = architecture_of("llama")
         seed = read_checkpoint(folder / "seed")
-        experts = {name: read_expert(folder / name, seed, row) for name in NAMES}
-        ffn = ffn_of(seed, row)
-        if whole:
-            check_experts(seed, experts, ffn, "refuse", "BF16")
+        experts = {name: read_checkpoint(folder / name) for name in NAMES}
         routers = random_routers(seed.config["hidden_size"], len(NAMES), range(num_layers(seed, row)), ROUTER, 0)
-        outputs = moe_outputs(seed, experts, row, ffn, routers, "BF16", "refuse", keeps_seed_ffn=False)
-        if whole:
-            with writing(folder / "out", "merged-model", {}, {}) as out:
-                write_outputs(out, outputs)
-        else:
-            (folder / "out").mkdir()
-            write_outputs(folder / "out", outputs)
+        outputs = moe_outputs(seed, experts, row, ffn_of(seed, row), routers, "BF16", "seed", keeps_seed_ffn=False)
+        (folder / "out").mkdir()
+        write_outputs(folder / "out", outputs)
 
     return job
 
@@ -250,8 +239,8 @@ def _mixturekit(folder: Path):
 
 
 JOBS = {
-    "collegium": lambda folder: _collegium(folder, whole=True),
-    "collegium, copy": lambda folder: _collegium(folder, whole=False),
+    "collegium": _collegium,
+    "collegium, copy": _collegium_copy,
     "load and save": _load_and_save,
     "mergekit-moe": _mergekit,
     "MixtureKit": _mixturekit,

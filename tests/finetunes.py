@@ -10,17 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from collegium.moe.architectures import Architecture
-
 Tensors = dict[str, Tensor]
-LLAMA = Architecture(
-    layers="model.layers",
-    ffn="mlp",
-    identity="",
-    matrices={"gate_proj": "mlp.gate_proj", "up_proj": "mlp.up_proj", "down_proj": "mlp.down_proj"},
-    norm="post_attention_layernorm",
-    activation="hidden_act",
-)
 FFN = ("intermediate.dense", "output.dense", "mlp.")
 
 

@@ -50,7 +50,7 @@ def adapter(seed_folder, tmp_path):
 def merged(folder, seed_folder, target, dtype="F32"):
     """The expert's tensors as they are written, under neutral names."""
     seed = read_checkpoint(seed_folder)
-    expert = read_expert(folder, seed, BERT)
+    expert = read_expert(folder, seed, str)
     ffn = ffn_of(seed, BERT)
     notes = check_experts(seed, {"a": expert}, ffn, "refuse", dtype)
     assert notes == []
@@ -60,7 +60,7 @@ def merged(folder, seed_folder, target, dtype="F32"):
 
 
 def fault_of(folder, seed_folder):
-    return "\n".join(read_expert(folder, read_checkpoint(seed_folder), BERT).faults)
+    return "\n".join(read_expert(folder, read_checkpoint(seed_folder), str).faults)
 
 
 @peft_warns
@@ -138,7 +138,7 @@ def test_case_19_what_is_not_supported_is_refused_by_name(config, words, adapter
 
 def test_what_is_switched_off_is_no_reason_to_refuse(adapter, seed_folder):
     folder = adapter(bias="none", modules_to_save=None, use_dora=False, megatron_core="megatron.core", loftq_config={})
-    assert read_expert(folder, read_checkpoint(seed_folder), BERT).faults == ()
+    assert read_expert(folder, read_checkpoint(seed_folder), str).faults == ()
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_case_11_a_link_in_an_adapter_is_refused(adapter, seed_folder, tmp_path)
 def test_case_20_factors_that_make_infinite_weights_are_named(adapter, seed_folder):
     factors = {f"{UP}.lora_A.weight": torch.full((2, 32), 1e30), f"{UP}.lora_B.weight": torch.full((48, 2), 1e30)}
     seed = read_checkpoint(seed_folder)
-    expert = read_expert(adapter(factors), seed, BERT)
+    expert = read_expert(adapter(factors), seed, str)
     with pytest.raises(IncompatibleExperts, match=f"a's {UP}.weight holds infinite values or NaN"):
         check_experts(seed, {"a": expert}, ffn_of(seed, BERT), "refuse", "F32")
 
@@ -183,7 +183,7 @@ def test_factors_outside_the_feed_forward_networks_are_a_difference(adapter, see
     module = "encoder.layer.0.attention.self.query"
     factors = {f"{module}.lora_A.weight": torch.ones(2, 32), f"{module}.lora_B.weight": torch.ones(32, 2)}
     seed = read_checkpoint(seed_folder)
-    expert = read_expert(adapter(factors), seed, BERT)
+    expert = read_expert(adapter(factors), seed, str)
     with pytest.raises(IncompatibleExperts, match=f"a changed 1 tensors outside .*{module}.weight"):
         check_experts(seed, {"a": expert}, ffn_of(seed, BERT), "refuse", "F32")
     outputs = moe_outputs(seed, {"a": expert, "b": seed}, BERT, ffn_of(seed, BERT), {}, "F32", "average", False)

@@ -7,16 +7,19 @@ import time
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoConfig
 
 from collegium.core.errors import IncompatibleExperts
 from collegium.moe.architectures import ARCHITECTURES
 from collegium.unify.byte_merge import write_outputs
 from collegium.unify.checkpoint import read_checkpoint
 from collegium.unify.compatibility import check_experts
+from collegium.unify.current_names import current_name, renamed
 from collegium.unify.merge_checkpoints import read_expert
 from collegium.unify.moe_layout import ffn_of, moe_outputs
-from finetunes import LLAMA, finetune, make_tiny_llama
+from finetunes import finetune, make_tiny_llama
 
+LLAMA, BERT = ARCHITECTURES["llama"], ARCHITECTURES["bert"]
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 UP_PROJ = "model.layers.1.mlp.up_proj.weight"
 QUERY = "model.layers.0.self_attn.q_proj.weight"
@@ -32,13 +35,14 @@ def check(tmp_path):
     """Notes of the check of experts against a seed; keyword arguments are `finetune`'s, for each expert."""
 
     def run(seed_folder, shared="refuse", dtype="F32", architecture=LLAMA, **experts):
-        seed = read_checkpoint(seed_folder)
+        rename = current_name(AutoConfig.from_pretrained(seed_folder))
+        seed = renamed(read_checkpoint(seed_folder), rename)
         read = {}
         for index, (name, made) in enumerate(experts.items()):
             folder = made if not isinstance(made, dict) else finetune(
                 seed_folder, tmp_path / name, random_seed=index, **made
             )  # fmt: skip
-            read[name] = read_expert(folder, seed, architecture)
+            read[name] = read_expert(folder, seed, rename)
         return check_experts(seed, read, ffn_of(seed, architecture), shared, dtype)
 
     return run
@@ -47,7 +51,7 @@ def check(tmp_path):
 def merged_names(folder, seed_folder, experts, shared="refuse", dtype="F32"):
     """Write the merged tensors of a Llama without routers; name → tensor."""
     seed = read_checkpoint(seed_folder)
-    read = {name: read_expert(path, seed, LLAMA) for name, path in experts.items()}
+    read = {name: read_expert(path, seed, str) for name, path in experts.items()}
     folder.mkdir()
     write_outputs(folder, moe_outputs(seed, read, LLAMA, ffn_of(seed, LLAMA), {}, dtype, shared, False))
     return load_file(folder / "model.safetensors")
@@ -256,7 +260,7 @@ def test_another_prefix_is_no_difference(check, seed_folder):
         for name in list(tensors):
             tensors[f"bert.{name}"] = tensors.pop(name)
 
-    assert check(seed_folder, architecture=ARCHITECTURES["bert"], a={"edit": prefixed}, b={}) == []
+    assert check(seed_folder, architecture=BERT, a={"edit": prefixed}, b={}) == []
 
 
 def test_faults_of_all_experts_are_told_together(check, llama, tmp_path):

@@ -9,16 +9,19 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from collegium.core.errors import ArtifactError, IncompatibleExperts, InputError, RunError
 from collegium.core.recipe import RouterSettings
 from collegium.models.encoder import Encoder, embed_texts
 from collegium.models.seed_model import load_seed_model
+from collegium.moe.architectures import ARCHITECTURES
+from collegium.moe.modeling import UNIFIED_CLASSES
 from collegium.unify import merge_checkpoints as module
 from collegium.unify.merge import ffn_tensors, unified_model
 from collegium.unify.merge_checkpoints import ROUTER, merge_checkpoints
 from collegium.unify.unified_folder import read_unified
+from families import EVERY_CLASS, answer, tiny_inputs, tiny_seed
 from finetunes import finetune, into_shards
 from tiny import DOMAINS
 
@@ -258,3 +261,29 @@ def test_a_merged_model_is_not_taken_for_a_unified_one(seed_folder, experts, tmp
     folder = merge_checkpoints(seed_folder, experts, tmp_path / "out").path
     with pytest.raises(ArtifactError, match=r"another kind of artifact[\s\S]*merged-model"):
         read_unified(folder)
+
+
+@pytest.mark.parametrize(("family", "class_name"), EVERY_CLASS)
+def test_every_family_is_merged_as_it_grows_in_the_table(family, class_name, tmp_path):
+    seed = tiny_seed(family, class_name)
+    seed.save_pretrained(tmp_path / "seed")
+    folders = {name: finetune(tmp_path / "seed", tmp_path / name, random_seed=i) for i, name in enumerate("ab")}
+    headless = ARCHITECTURES[family].kind == "decoder" and not class_name.endswith("ForCausalLM")
+    if headless and not seed.config.tie_word_embeddings:  # the merged decoder has a head, which a bare one cannot give
+        with pytest.raises(IncompatibleExperts, match=r"no lm_head\.weight, which the merged model needs"):
+            merge_checkpoints(tmp_path / "seed", folders, tmp_path / "out")
+        return
+    out = merge_checkpoints(tmp_path / "seed", folders, tmp_path / "out").path
+    config = AutoConfig.from_pretrained(out)
+    model_class = UNIFIED_CLASSES[family][1]
+    model, info = model_class.from_pretrained(out, output_loading_info=True)
+    assert not any(info.values()), info
+    assert config.context == ("causal" if ARCHITECTURES[family].kind == "decoder" else "sequence")
+    answers = answer(model.eval()(**tiny_inputs(family, [5, 3])))
+    assert torch.isfinite(answers).all()
+    # one expert alone is that fine-tune, whatever the router says
+    one = model_class.from_pretrained(merge_checkpoints(tmp_path / "seed", {"a": folders["a"]}, tmp_path / "one").path)
+    dense = type(seed).from_pretrained(folders["a"]).eval()
+    inputs = tiny_inputs(family, [5, 5])
+    if type(one).__name__.endswith("Model") == class_name.endswith("Model"):
+        torch.testing.assert_close(answer(one.eval()(**inputs)), answer(dense(**inputs)), rtol=1e-4, atol=1e-4)

@@ -9,7 +9,7 @@ change W itself.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and not (folder / CONFIG).is_symlink()
 
 
-def read_adapter(folder: Path, seed: Checkpoint) -> Checkpoint:
+def read_adapter(folder: Path, seed: Checkpoint, rename: Callable[[str], str]) -> Checkpoint:
     """The seed's checkpoint with this adapter's factors merged into the weights that they are for."""
     faults: list[str] = []
     file = folder / FACTORS
@@ -99,7 +99,7 @@ def read_adapter(folder: Path, seed: Checkpoint) -> Checkpoint:
         faults.append(f"holds tensors that are no LoRA factors: {shortened(unknown)}")
     changed = {}
     for module, factors in modules.items() if not faults else ():
-        name = f"{module}.weight"
+        name = rename(f"{module}.weight")
         weight = seed.tensors.get(name)
         if weight is None:
             faults.append(f"has factors for {module}, which the seed does not have")

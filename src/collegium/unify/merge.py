@@ -9,9 +9,9 @@ from torch import Tensor
 
 from collegium.core.recipe import RouterSettings, TrainingSettings
 from collegium.models.encoder import Encoder
-from collegium.models.seed_model import VOLATILE, SeedModel
+from collegium.models.seed_model import SeedModel
 from collegium.moe.architectures import ffn_parameter_names
-from collegium.moe.modeling import UNIFIED_CLASSES
+from collegium.moe.modeling import UNIFIED_CLASSES, unified_config
 from collegium.unify.adapter import add_low_rank
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -29,7 +29,7 @@ def unified_model(
         experts: owner → full FFN tensors under neutral names; the order is the order of the model's experts.
         layers: the layers that have experts.
     """
-    config = unified_config(seed.model.config, list(experts), router)
+    config = moe_config(seed.model.config, list(experts), router)
     model = UNIFIED_CLASSES[seed.model.config.model_type][1](config)
     members = list(experts.values()) + ([ffn_tensors(seed, layers)] if config.keeps_seed_ffn else [])
     own_state = model.state_dict()
@@ -45,17 +45,15 @@ def unified_model(
     return model.eval().requires_grad_(False)
 
 
-def unified_config(seed: Any, names: Sequence[str], router: RouterSettings) -> Any:
+def moe_config(seed: Any, names: Sequence[str], router: RouterSettings) -> Any:
     """The configuration of a unified model.
 
     Args:
         seed: the seed's configuration.
         names: of the experts, in their order.
     """
-    own = {key: value for key, value in seed.to_dict().items() if key not in (*VOLATILE, "model_type")}
-    return UNIFIED_CLASSES[seed.model_type][0](
-        **own,
-        seed_model_type=seed.model_type,
+    return unified_config(
+        seed,
         expert_names=list(names),
         decide=router.decide,
         decide_layer=router.decide_layer,

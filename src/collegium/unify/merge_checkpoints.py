@@ -28,15 +28,15 @@ from collegium.unify.checkpoint import (
     FLOATS,
     Checkpoint,
     StoredTensor,
-    layer_prefix,
     read_checkpoint,
     read_json,
     shortened,
 )
 from collegium.unify.compatibility import Shared, check_experts
+from collegium.unify.current_names import Rename, current_name, renamed
 from collegium.unify.example_router import State, random_routers, routers_from_examples
-from collegium.unify.merge import DTYPES, unified_config
-from collegium.unify.moe_layout import ffn_of, moe_outputs, num_layers, with_names_of
+from collegium.unify.merge import DTYPES, moe_config
+from collegium.unify.moe_layout import ffn_of, moe_outputs, num_layers
 
 KIND = "merged-model"
 CARD = "README.md"
@@ -44,9 +44,9 @@ UNTRAINED = "the router is random and must be trained before the model is used, 
 # Every layer decides: the fine-tunes changed every layer, and this is the MoE that other programs know.
 ROUTER = RouterSettings(decide="every-layer")
 CARRIED = (
-    "added_tokens.json", "chat_template.jinja", "generation_config.json", "merges.txt", "sentencepiece.bpe.model",
-    "special_tokens_map.json", "spiece.model", "tokenizer.json", "tokenizer.model", "tokenizer_config.json",
-    "vocab.json", "vocab.txt",
+    "added_tokens.json", "chat_template.jinja", "generation_config.json", "merges.txt", "preprocessor_config.json",
+    "sentencepiece.bpe.model", "special_tokens_map.json", "spiece.model", "tokenizer.json", "tokenizer.model",
+    "tokenizer_config.json", "vocab.json", "vocab.txt",
 )  # fmt: skip
 
 
@@ -64,6 +64,7 @@ def merge_checkpoints(
     """Merge the experts in `experts` (name → folder) into a model folder at `destination`.
 
     Args:
+        router: without a context chosen, it gets one that the family can have.
         dtype: of the merged model; None = that of the seed's feed-forward networks.
         examples: expert → texts, for a router in closed form; None = a random one.
         random_seed: of that random router.
@@ -73,18 +74,22 @@ def merge_checkpoints(
         IncompatibleExperts: what does not fit, all of it.
         RunError: the disk is full; nothing is left behind.
     """
-    seed = read_checkpoint(seed_folder)
-    architecture = _architecture(seed)
-    config = unified_config(AutoConfig.from_pretrained(seed_folder, trust_remote_code=False), list(experts), router)
+    stored_seed = read_checkpoint(seed_folder)
+    architecture = _architecture(stored_seed)
+    router = with_context_of(router, architecture)
+    seed_config = AutoConfig.from_pretrained(seed_folder, trust_remote_code=False)
+    config = moe_config(seed_config, list(experts), router)
+    rename = current_name(seed_config)
+    seed = renamed(stored_seed, rename)
     layers = range(config.first_moe_layer, num_layers(seed, architecture))
     ffn = ffn_of(seed, architecture, layers)
     stored = _safetensors_dtype(dtype, seed, ffn)
     model = _skeleton(config, stored)
-    read = {name: read_expert(folder, seed, architecture) for name, folder in experts.items()}
+    read = {name: read_expert(folder, seed, rename) for name, folder in experts.items()}
     notes = check_experts(seed, read, ffn, shared, stored)
-    routers = _routers(seed_folder, list(experts), list(model.routers), config, router, examples, random_seed)
+    routers = _routers(seed_folder, list(experts), model, router, examples, random_seed)
     outputs = moe_outputs(seed, read, architecture, ffn, routers, stored, shared, config.keeps_seed_ffn)
-    outputs = _for_class(outputs, model, architecture, notes)
+    outputs = _for_class(outputs, model, notes)
     for note in [*notes, *([UNTRAINED] if examples is None and len(experts) > 1 else [])]:
         say(f"warning: {note}")
     settings = {
@@ -102,17 +107,21 @@ def merge_checkpoints(
         for name in CARRIED:
             if (seed_folder / name).is_file():
                 shutil.copyfile(seed_folder / name, folder / name)
-        (folder / CARD).write_text(
-            _card(experts, config, examples is not None or len(experts) == 1, notes), encoding="utf-8"
-        )
+        has_router = examples is not None or len(experts) == 1
+        (folder / CARD).write_text(_card(experts, model, has_router, notes), encoding="utf-8")
     return read_artifact(destination, KIND, verify=False)
 
 
-def read_expert(folder: Path, seed: Checkpoint, architecture: Architecture) -> Checkpoint:
+def read_expert(folder: Path, seed: Checkpoint, rename: Rename) -> Checkpoint:
     """A whole checkpoint or a LoRA folder, its tensors under the seed's names."""
-    if is_adapter(folder):
-        return read_adapter(folder, seed)
-    return with_names_of(seed, read_checkpoint(folder), architecture)
+    return read_adapter(folder, seed, rename) if is_adapter(folder) else renamed(read_checkpoint(folder), rename)
+
+
+def with_context_of(router: RouterSettings, architecture: Architecture) -> RouterSettings:
+    """A context that was not chosen is one that the family can have: the tokens so far, or the whole sequence."""
+    if "context" in router.model_fields_set:
+        return router
+    return router.model_copy(update={"context": "causal" if architecture.kind == "decoder" else "sequence"})
 
 
 def _architecture(seed: Checkpoint) -> Architecture:
@@ -157,46 +166,41 @@ def _skeleton(config: Any, stored: str) -> Any:
 def _routers(
     seed_folder: Path,
     names: Sequence[str],
-    layers: Sequence[int],
-    config: Any,
+    model: Any,
     router: RouterSettings,
     examples: Mapping[str, Sequence[str]] | None,
     random_seed: int,
 ) -> dict[int, State]:
     if examples is None:
-        return random_routers(config.hidden_size, len(names), layers, router, random_seed)
+        dim = next(iter(model.routers.values())).weight.shape[1]
+        return random_routers(dim, len(names), list(model.routers), router, random_seed)
     if set(examples) != set(names) or not all(examples.values()):
         raise InputError(
             "Examples are needed for every expert, or for none.",
             got=", ".join(name for name, texts in examples.items() if texts) or "none",
             expected=", ".join(names),
         )
-    return routers_from_examples(
-        load_seed_model(str(seed_folder)), {name: examples[name] for name in names}, layers, router
-    )
+    seed = load_seed_model(str(seed_folder))
+    return routers_from_examples(seed, {name: examples[name] for name in names}, list(model.routers), router)
 
 
-def _for_class(outputs: list[Output], model: Any, architecture: Architecture, notes: list[str]) -> list[Output]:
-    """Exactly the tensors of the merged class: under its prefix, without a head that it has not, with its pooler."""
+def _for_class(outputs: list[Output], model: Any, notes: list[str]) -> list[Output]:
+    """Exactly the tensors of the merged class: without a head that it has not, with its pooler."""
     wanted = {name: tensor for name, tensor in model.state_dict().items() if name not in model.all_tied_weights_keys}
-    theirs = layer_prefix([output.name for output in outputs], architecture.layers)
-    ours = layer_prefix(wanted, architecture.layers)
-    named = {
-        (ours + output.name.removeprefix(theirs) if output.name.startswith(theirs) else output.name): output
-        for output in outputs
-    }
-    dropped = [name for name in named if name not in wanted and name not in model.all_tied_weights_keys]
+    names = [output.name for output in outputs]
+    dropped = [name for name in names if name not in wanted and name not in model.all_tied_weights_keys]
     if dropped:
         notes.append(f"the merged model has no {shortened(dropped)}, which the seed has")
-    kept = [Output(name, output.dtype, output.source) for name, output in named.items() if name in wanted]
-    for name in sorted(wanted.keys() - named.keys()):
+    kept = [output for output in outputs if output.name in wanted]
+    for name in sorted(wanted.keys() - set(names)):
         if not name.startswith("pooler."):  # never used for embeddings; `load_seed_model` makes it zero as well
             raise IncompatibleExperts(f"The seed model has no {name}, which the merged model needs.")
         kept.append(Output(name, kept[0].dtype, Constant(torch.zeros(wanted[name].shape))))
     return kept
 
 
-def _card(experts: Mapping[str, Path], config: Any, has_router: bool, notes: Sequence[str]) -> str:
+def _card(experts: Mapping[str, Path], model: Any, has_router: bool, notes: Sequence[str]) -> str:
+    config, auto_class = model.config, model._auto_class
     lines = [
         "---",
         "library_name: transformers",
@@ -213,8 +217,8 @@ def _card(experts: Mapping[str, Path], config: Any, has_router: bool, notes: Seq
         *(["", "What the merge changed:", "", *(f"* {note}" for note in notes)] if notes else []),
         "",
         "```python",
-        "from transformers import AutoModel, AutoTokenizer",
-        "model = AutoModel.from_pretrained(folder, trust_remote_code=True)  # or: import collegium",
+        f"from transformers import {auto_class}",
+        f"model = {auto_class}.from_pretrained(folder, trust_remote_code=True)  # or: import collegium",
         "```",
         "",
     ]

@@ -5,7 +5,6 @@ merging is copying. Everything else keeps the seed's name.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from jaxtyping import Float
 from torch import Tensor
@@ -34,18 +33,6 @@ def num_layers(seed: Checkpoint, architecture: Architecture) -> int:
     return 1 + max((int(neutral.split(".")[1]) for neutral in ffn_of(seed, architecture).values()), default=-1)
 
 
-def with_names_of(seed: Checkpoint, expert: Checkpoint, architecture: Architecture) -> Checkpoint:
-    """An expert whose tensors carry the seed's prefix: some programs save `encoder.…`, others `bert.encoder.…`."""
-    ours, theirs = (layer_prefix(one.tensors, architecture.layers) for one in (seed, expert))
-    if ours == theirs:
-        return expert
-    tensors = {
-        (ours + name.removeprefix(theirs) if name.startswith(theirs) else name): tensor
-        for name, tensor in expert.tensors.items()
-    }
-    return replace(expert, tensors=tensors)
-
-
 def moe_outputs(
     seed: Checkpoint,
     experts: Mapping[str, Checkpoint],
@@ -56,7 +43,7 @@ def moe_outputs(
     shared: Shared,
     keeps_seed_ffn: bool,
 ) -> list[Output]:
-    """Every tensor of the merged model, under the seed's prefix; routers in float32, all else in `dtype`.
+    """Every tensor of the merged model, under the seed's names; routers in float32, all else in `dtype`.
 
     Args:
         experts: with the seed's names; the order is the order of the model's experts.
