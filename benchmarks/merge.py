@@ -248,10 +248,16 @@ JOBS = {
 
 
 def show(rows: list[dict]) -> None:
-    print(
-        "| case | method | seconds: median (least to most) | runs | peak memory, MB | above imports, MB | written, GB |"
+    columns = (
+        "seconds: median (least to most)",
+        "runs",
+        "CPU seconds",
+        "peak memory, MB",
+        "above imports, MB",
+        "GB out",
     )
-    print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
+    print("| case | method | " + " | ".join(columns) + " |")
+    print("| --- | --- |" + " ---: |" * len(columns))
     for row in rows:
         seconds = row["seconds"]
         print(

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 from collegium.core.errors import ArtifactError, IncompatibleExperts, InputError, RunError
 from collegium.core.recipe import RouterSettings
@@ -22,7 +22,7 @@ from collegium.unify.merge import ffn_tensors, unified_model
 from collegium.unify.merge_checkpoints import ROUTER, merge_checkpoints
 from collegium.unify.unified_folder import read_unified
 from families import EVERY_CLASS, answer, tiny_inputs, tiny_seed
-from finetunes import finetune, into_shards
+from finetunes import finetune, into_shards, make_tiny_llama
 from tiny import DOMAINS
 
 TEXTS = ["the old cow", "a", "hull mast keel sail near far", "wheat barley oat rye the a"]
@@ -49,8 +49,8 @@ def examples():
     return {name: texts_of(name) for name in DOMAINS}
 
 
-def load(folder, dtype=None):
-    model, info = AutoModel.from_pretrained(folder, output_loading_info=True, dtype=dtype or "auto")
+def load(folder, auto_class=AutoModel):
+    model, info = auto_class.from_pretrained(folder, output_loading_info=True)
     assert not any(info.values()), info
     return model.eval()
 
@@ -169,6 +169,21 @@ def test_examples_send_texts_to_their_own_expert(settings, seed_folder, examples
         for layer, routing in output.routings.items():
             right = (routing.experts[..., 0] == index)[inputs["attention_mask"].bool()].float().mean()
             assert right > 0.8, (name, layer)
+
+
+def test_a_decoder_is_routed_by_examples_and_generates(seed_folder, examples, tmp_path):
+    seed = make_tiny_llama(tmp_path / "seed", seed_folder)
+    folders = dict.fromkeys(DOMAINS, seed)  # as above: the routing is all that differs
+    model = load(merge_checkpoints(seed, folders, tmp_path / "out", examples=examples).path, AutoModelForCausalLM)
+    assert (model.config.context, model.lm_head.weight is model.model.embed_tokens.weight) == ("causal", True)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    right = []
+    for index, name in enumerate(DOMAINS):
+        inputs = tokenizer(texts_of(name, shift=4), return_tensors="pt")  # all of one length
+        routings = model(inputs["input_ids"], output_routing=True).routings.values()
+        right += [float((routing.experts[:, -1, 0] == index).float().mean()) for routing in routings]
+    assert min(right) > 0.8
+    assert model.generate(inputs["input_ids"][:1], max_new_tokens=3).shape[1] == inputs["input_ids"].shape[1] + 3
 
 
 def test_a_random_router_learns(seed_folder, experts, tmp_path):

@@ -94,7 +94,7 @@ def merge_checkpoints(
         say(f"warning: {note}")
     settings = {
         "experts": list(experts),
-        "dtype": stored,
+        "dtype": str(FLOATS[stored]).removeprefix("torch."),
         "shared": shared,
         "router": router.model_dump(mode="json"),
         "random_seed": random_seed,
