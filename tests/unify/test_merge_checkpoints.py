@@ -233,15 +233,21 @@ def test_layers_below_the_decision_are_compared_as_well(seed_folder, experts, tm
 
 
 def test_what_cannot_be_merged_is_an_input_error_and_leaves_nothing(seed_folder, experts, examples, tmp_path):
-    def fails(match, seed=seed_folder, **options):
+    def fails(match, seed=seed_folder, of=experts, **options):
         with pytest.raises(InputError, match=match) as caught:
-            merge_checkpoints(seed, experts, tmp_path / "out", **options)
+            merge_checkpoints(seed, of, tmp_path / "out", **options)
         assert caught.value.exit_code == 2
         assert not (tmp_path / "out").exists()
 
     fails("Examples are needed for every expert", examples={"farm": examples["farm"]})
     fails("Examples are needed for every expert", examples={**examples, "farm": []})
     fails("cannot be read", seed=tmp_path / "nowhere")
+    fails("decide_layer = 3, but the seed's layers", router=RouterSettings(decide_layer=3))
+    malformed = finetune(seed_folder, tmp_path / "c", config={"hidden_size": "wide"})
+    fails("configuration of the seed model .* is malformed", seed=malformed)
+    fewer = finetune(seed_folder, tmp_path / "d", config={"type_vocab_size": 1})
+    fails("token_type_embeddings.weight does not fit its own", seed=fewer, shared="seed", of={"a": fewer})
+    fails("There is no expert to merge", of={})
     fails(
         "family that is not supported yet[\\s\\S]*gpt2",
         seed=finetune(seed_folder, tmp_path / "a", config={"model_type": "gpt2"}),

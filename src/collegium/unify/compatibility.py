@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
 from collegium.core.errors import IncompatibleExperts
@@ -91,13 +92,18 @@ def _config_faults(seed: Checkpoint, expert: Checkpoint) -> Iterator[str]:
             yield f"{field} is {theirs.get(field)}, the seed's is {ours.get(field)}{why}"
 
 
+def read_config(folder: Path) -> Any:
+    """A folder's configuration as transformers reads it; None where it cannot."""
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, TypeError, StrictDataclassError):
+        return None
+
+
 def _canonical(checkpoint: Checkpoint) -> dict[str, Any]:
     """The configuration with its defaults filled in, so that an absent key equals its default."""
-    try:
-        config = AutoConfig.from_pretrained(checkpoint.folder, trust_remote_code=False).to_dict()
-    except (OSError, ValueError, KeyError, TypeError):
-        return checkpoint.config
-    return json.loads(json.dumps(config, default=str))
+    config = read_config(checkpoint.folder)
+    return checkpoint.config if config is None else json.loads(json.dumps(config.to_dict(), default=str))
 
 
 def _tokens_without_a_row(name: str, checkpoint: Checkpoint, seed: Checkpoint) -> Iterator[str]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import AutoConfig
 from transformers.dynamic_module_utils import custom_object_save
 
 from collegium.core.artifacts import Artifact, read_artifact, writing
@@ -32,7 +31,7 @@ from collegium.unify.checkpoint import (
     read_json,
     shortened,
 )
-from collegium.unify.compatibility import Shared, check_experts
+from collegium.unify.compatibility import Shared, check_experts, read_config
 from collegium.unify.current_names import Rename, current_name, renamed
 from collegium.unify.example_router import State, random_routers, routers_from_examples
 from collegium.unify.merge import DTYPES, moe_config
@@ -74,16 +73,20 @@ def merge_checkpoints(
         IncompatibleExperts: what does not fit, all of it.
         RunError: the disk is full; nothing is left behind.
     """
+    if not experts:
+        raise InputError("There is no expert to merge.", expected="one or more folders")
     stored_seed = read_checkpoint(seed_folder)
     architecture = _architecture(stored_seed)
     router = with_context_of(router, architecture)
-    seed_config = AutoConfig.from_pretrained(seed_folder, trust_remote_code=False)
+    seed_config = read_config(seed_folder)
+    if seed_config is None:
+        raise InputError(f"The configuration of the seed model {seed_folder} is malformed.", do="get the model again")
     config = moe_config(seed_config, list(experts), router)
     rename = current_name(seed_config)
     seed = renamed(stored_seed, rename)
     layers = range(config.first_moe_layer, num_layers(seed, architecture))
     ffn = ffn_of(seed, architecture, layers)
-    stored = _safetensors_dtype(dtype, seed, ffn)
+    stored = _safetensors_dtype(dtype, seed, ffn_of(seed, architecture))
     model = _skeleton(config, stored)
     read = {name: read_expert(folder, seed, rename) for name, folder in experts.items()}
     notes = check_experts(seed, read, ffn, shared, stored)
@@ -192,6 +195,13 @@ def _for_class(outputs: list[Output], model: Any, notes: list[str]) -> list[Outp
     if dropped:
         notes.append(f"the merged model has no {shortened(dropped)}, which the seed has")
     kept = [output for output in outputs if output.name in wanted]
+    for output in kept:
+        if output.source.shape != wanted[output.name].shape:
+            raise IncompatibleExperts(
+                f"The seed model's {output.name} does not fit its own configuration.",
+                got=list(output.source.shape),
+                expected=list(wanted[output.name].shape),
+            )
     for name in sorted(wanted.keys() - set(names)):
         if not name.startswith("pooler."):  # never used for embeddings; `load_seed_model` makes it zero as well
             raise IncompatibleExperts(f"The seed model has no {name}, which the merged model needs.")
