@@ -1,6 +1,7 @@
 """Decoders with a cache: at once, token by token or in chunks, greedy, sampled or by beams, the answer is the same."""
 
 import copy
+import threading
 from functools import cache as cached
 
 import pytest
@@ -63,6 +64,27 @@ def test_at_once_token_by_token_and_in_chunks_are_the_same(family, context, deci
             assert (logits - at_once.logits).abs().max() < CLOSE * at_once.logits.abs().max()
             for layer, routing in at_once.routings.items():
                 assert torch.equal(experts[layer], routing.experts)
+
+
+@pytest.mark.parametrize("experts_per_token", [1, 2])
+def test_the_first_tokens_take_the_seeds_ffn_and_the_others_go_where_they_went(experts_per_token):
+    seed, lengths = tiny_seed("llama"), [9, 3, 7]
+    options = {"noise": 0.1, "steepness": 3.0, "decide": "every-layer", "experts_per_token": experts_per_token}
+    model, batch = tiny_unified(seed, warmup_tokens=4, **options), tiny_inputs("llama", lengths, side="left")
+    output = model(**batch, output_routing=True)
+    expected = seed(**batch, position_ids=(batch["attention_mask"].cumsum(dim=1) - 1).clamp(min=0)).logits
+    plain = tiny_unified(seed, **options)(**batch, output_routing=True)
+    for row, length in enumerate(lengths):
+        early = slice(9 - length, min(9, 9 - length + 3))
+        assert (output.logits[row, early] - expected[row, early]).abs().max() < CLOSE * expected.abs().max()
+        assert (output.routings[0].experts[row, early] == 3).all()
+        late = slice(9 - length + 3, 9)
+        assert torch.equal(output.routings[0].experts[row, late], plain.routings[0].experts[row, late])
+    ids = batch["input_ids"][:1]
+    logits, _ = in_chunks(model, torch.split(ids, 1, dim=1))
+    assert (logits - output.logits[:1]).abs().max() < CLOSE * logits.abs().max()
+    with pytest.raises(ValueError, match="warmup_tokens = 4 needs context = 'causal', got 'token'"):
+        tiny_unified(seed, warmup_tokens=4, context="token")
 
 
 @pytest.mark.parametrize("context", ["causal", "seed"])
@@ -164,6 +186,21 @@ def test_repeated_chosen_reordered_copied_and_emptied_caches(context):
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
+def test_a_prompt_read_in_chunks_or_continued_from_a_cache_gives_the_same_text(context):
+    model, ids = model_of("llama", context, "every-layer"), three_texts("llama")
+    options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = model.generate(ids, **options)
+    if context == "seed":  # what the first pass reads is the prompt
+        with pytest.raises(ValueError, match="give the whole prompt"):
+            model.generate(ids, **options, prefill_chunk_size=5, prompt_length=TOKENS)
+    else:
+        assert torch.equal(model.generate(ids, **options, prefill_chunk_size=5), expected)
+    first = model.generate(ids, **{**options, "max_new_tokens": 3}, return_dict_in_generate=True)
+    rest = model.generate(first.sequences, **{**options, "max_new_tokens": 3}, cache=first.cache)
+    assert torch.equal(rest, expected)
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
 def test_speculative_decoding_gives_the_greedy_text(context):
     model, draft = model_of("llama", context, "once"), model_of("llama", "token", "every-layer")
     ids = three_texts("llama", PROMPT)[:1]
@@ -251,6 +288,22 @@ def test_gradient_checkpointing_gives_the_same_loss_and_gradients(family, decide
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6)
     model.activation_checkpointing_disable()
     assert torch.equal(gradients_of(model, batch, labels)[0], expected_loss)
+
+
+def test_layers_are_replayed_in_another_thread_too():
+    """On a GPU the backward pass has threads of its own, which know nothing of the forward pass."""
+    model, batch = tiny_unified(tiny_seed("llama"), noise=0.1, steepness=3.0).train(), tiny_inputs("llama", [6, 9, 4])
+    model(**batch).logits.square().mean().backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    model.activation_checkpointing_enable()
+    loss = model(**batch).logits.square().mean()
+    thread = threading.Thread(target=loss.backward)
+    thread.start()
+    thread.join()
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    assert found.keys() == expected.keys()
+    assert all(torch.allclose(found[name], gradient, rtol=1e-4, atol=1e-6) for name, gradient in expected.items())
 
 
 def test_reentrant_checkpointing_is_refused():

@@ -4,6 +4,7 @@ The surgery happens in `__init__`, so `from_pretrained`, `save_pretrained` and `
 disk there is one tensor for each expert and matrix; the router is float32 whatever the model's dtype.
 """
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -91,6 +92,7 @@ class MoEMixin:
                 config.context,
                 router if decides else None,
                 share_decision=config.decide == "once",
+                warmup_tokens=config.warmup_tokens,
             )
             layers[index].set_submodule(architecture.ffn, moe)
             if architecture.identity:
@@ -125,6 +127,8 @@ def _check(config: Any, architecture: Architecture) -> None:
             f"context = {config.context!r} is not supported in {config.seed_model_type}, a model of kind "
             f"{architecture.kind}: {why}; use one of {', '.join(allowed)}"
         )
+    if config.warmup_tokens and config.context != "causal":
+        raise ValueError(f"warmup_tokens = {config.warmup_tokens} needs context = 'causal', got {config.context!r}")
 
 
 def _with_experts(seed_forward: Callable) -> Callable:
@@ -136,6 +140,7 @@ def _with_experts(seed_forward: Callable) -> Callable:
     """
     signature = inspect.signature(seed_forward)
 
+    @functools.wraps(seed_forward)
     def forward(
         self: Any, *args: Any, output_routing: bool = False, prompt_length: Tensor | int | None = None, **kwargs: Any
     ) -> MoEOutput | tuple:
