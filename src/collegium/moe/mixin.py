@@ -164,7 +164,7 @@ def _with_experts(seed_forward: Callable) -> Callable:
     ]
     own = list(signature.parameters.values())
     before = [one for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    forward.__signature__ = signature.replace(parameters=[*before, *extra, *own[len(before) :]])  # pyright: ignore[reportFunctionMemberAccess]
+    forward.__signature__ = signature.replace(parameters=[*before, *extra, *own[len(before) :]])  # pyright: ignore[reportAttributeAccessIssue]
     return forward
 
 
