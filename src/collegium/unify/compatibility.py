@@ -1,8 +1,8 @@
 """Whether fine-tunes of one seed can be merged: every difference is found before any work, and all are told together.
 
-In this order: what is wrong with the folders; configurations and tokenizers; names, shapes and dtypes of the tensors
-(headers alone, milliseconds); then the values, streamed: tensors outside the experts must be the seed's to the bit
-(in the expert's own dtype, where that is another one), and nothing may be infinite or NaN.
+First, within a second whatever the size: what is wrong with the folders; configurations and tokenizers; names, shapes
+and dtypes of the tensors. Only where all that fits, the values, streamed: tensors outside the experts must be the
+seed's to the bit (in the expert's own dtype, where that is another one), and nothing may be infinite or NaN.
 """
 
 import json
@@ -45,7 +45,7 @@ def check_experts(
         dtype: that the merged model will have, as safetensors names it.
 
     Raises:
-        IncompatibleExperts: with every fault of every expert.
+        IncompatibleExperts: with every fault of every expert, of the headers or else of the values.
     """
     notes: list[str] = []
     faults = [f"the seed model {fault}" for fault in seed.faults]
@@ -61,25 +61,28 @@ def check_experts(
             faults += _unknown(name, seed, expert, shared, notes)
             own = {key: expert.tensors[key] for key in _written(seed, expert, ffn, shared)}
             faults += _dtypes(name, own, dtype, notes)
-    changed, not_finite = _compare_values(seed, experts, ffn, shared)
-    faults += not_finite
+    if faults:  # reading gigabytes of values could only add to them
+        raise _refusal(faults, "correct these first; the values were not compared yet")
+    changed, faults = _compare_values(seed, experts, ffn, shared)
     told = [
         f"{name} changed {len(keys)} tensors outside the feed-forward networks: {shortened(keys)}"
         for name, keys in changed.items()
     ]
-    if shared == "refuse":
-        faults += told
-    if faults:
-        raise IncompatibleExperts(
-            f"The experts cannot be merged, for {len(faults)} reason{'s' if len(faults) > 1 else ''}:\n    "
-            + "\n    ".join(faults),
-            do="use --shared average (the mean of all experts) or --shared seed (the seed's own) for what they changed "
-            "outside their feed-forward networks"
-            if shared == "refuse" and changed
-            else None,
+    if shared == "refuse" and told:
+        raise _refusal(
+            faults + told,
+            "use --shared average (the mean of all experts) or --shared seed (the seed's own) for what they changed "
+            "outside their feed-forward networks",
         )
+    if faults:
+        raise _refusal(faults, "train or save these again")
     fate = "averaged over all experts" if shared == "average" else "left out, the seed's are kept"
     return notes + [f"{text}; they are {fate}" for text in told]
+
+
+def _refusal(faults: list[str], do: str) -> IncompatibleExperts:
+    count = f"{len(faults)} reason{'s' if len(faults) > 1 else ''}"
+    return IncompatibleExperts(f"The experts cannot be merged, for {count}:\n    " + "\n    ".join(faults), do=do)
 
 
 def _config_faults(seed: Checkpoint, expert: Checkpoint) -> Iterator[str]:
