@@ -95,12 +95,27 @@ class RelevanceSettings(Settings):
 
 
 class SelectionSettings(Settings):
-    method: Literal["dpp", "similarity", "random"] = Field(
-        default="dpp", description="dpp = relevant and diverse; similarity = the most relevant; random = neither"
+    method: Literal["dpp", "k-dpp", "facility-location", "k-centre", "similarity", "random"] = Field(
+        default="dpp",
+        description="dpp = relevant and diverse; k-dpp = a sample of the same process; facility-location = every "
+        "relevant item has a similar pick; k-centre = none is far from all picks; similarity = the most relevant; "
+        "random = neither",
     )
     size: int = Field(default=500, ge=2, description="m: number of proxies an owner selects")
     ridge: float = Field(default=1e-3, ge=0, description="λ of the kernel diag(g)(FFᵀ + λI)diag(g)")
+    shards: int = Field(
+        default=1,
+        ge=1,
+        description="parts of the pool that are selected from separately, then merged (method dpp); the number "
+        "changes the result a little, so all owners use the same",
+    )
     relevance: RelevanceSettings = RelevanceSettings()
+
+    @model_validator(mode="after")
+    def _only_the_dpp_is_merged(self) -> "SelectionSettings":
+        if self.shards > 1 and self.method != "dpp":
+            raise ValueError(f"shards: {self.shards} is for method dpp; method {self.method} knows one shard only")
+        return self
 
 
 class TrainingSettings(Settings):
