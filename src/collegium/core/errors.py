@@ -7,6 +7,7 @@
     │   ├── ArtifactError         a folder that is no intact artifact of the expected kind
     │   ├── IncompatibleSeedModel another seed model than the charter's
     │   ├── InvalidContribution   a contribution that must not be merged
+    │   ├── IncompatibleExperts   fine-tunes that do not fit together; all their faults are listed
     │   └── ReleaseRefused        a release that would tell more than the owner agreed to
     └── RunError                  the run failed though the input was right: exit code 1
 
@@ -55,6 +56,10 @@ class IncompatibleSeedModel(InputError):
 
 class InvalidContribution(InputError):
     """A contribution is refused; the file or tensor at fault is named."""
+
+
+class IncompatibleExperts(InputError):
+    """Fine-tuned models that cannot be merged; everything at fault is listed together, with the expert's name."""
 
 
 class ReleaseRefused(InputError):

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from collegium.core.recipe import RouterSettings, TrainingSettings
 from collegium.models.encoder import Encoder
-from collegium.models.seed_model import VOLATILE, SeedModel
+from collegium.models.seed_model import SeedModel
 from collegium.moe.architectures import ffn_parameter_names, layers_path
-from collegium.moe.modeling import UNIFIED_CLASSES
+from collegium.moe.modeling import UNIFIED_CLASSES, unified_config
+from collegium.unify.adapter import add_low_rank
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -28,21 +29,8 @@ def unified_model(
         experts: owner → full FFN tensors under neutral names; the order is the order of the model's experts.
         layers: the layers that have experts.
     """
-    config_class, model_class = UNIFIED_CLASSES[seed.model.config.model_type]
-    own = {k: v for k, v in seed.model.config.to_dict().items() if k not in (*VOLATILE, "model_type")}
-    config = config_class(
-        **own,
-        seed_model_type=seed.model.config.model_type,
-        expert_names=list(experts),
-        decide=router.decide,
-        decide_layer=router.decide_layer,
-        context=router.context,
-        experts_per_token=router.experts_per_token,
-        weighting=router.weighting,
-        learn_context_weight=router.learn_context_weight,
-        fallback=router.fallback,
-    )
-    model = model_class(config)
+    config = moe_config(seed.model.config, list(experts), router)
+    model = UNIFIED_CLASSES[seed.model.config.model_type][1](config)
     members = list(experts.values()) + ([ffn_tensors(seed, layers)] if config.keeps_seed_ffn else [])
     own_state = model.state_dict()
     moved = {name for layer in layers for name in ffn_parameter_names(seed.architecture, seed.model, layer).values()}
@@ -55,6 +43,26 @@ def unified_model(
     routers = {name: tensor for name, tensor in own_state.items() if ".router." in name}
     model.load_state_dict({**state, **routers}, strict=True)
     return model.eval().requires_grad_(False)
+
+
+def moe_config(seed: Any, names: Sequence[str], router: RouterSettings) -> Any:
+    """The configuration of a unified model.
+
+    Args:
+        seed: the seed's configuration.
+        names: of the experts, in their order.
+    """
+    return unified_config(
+        seed,
+        expert_names=list(names),
+        decide=router.decide,
+        decide_layer=router.decide_layer,
+        context=router.context,
+        experts_per_token=router.experts_per_token,
+        weighting=router.weighting,
+        learn_context_weight=router.learn_context_weight,
+        fallback=router.fallback,
+    )
 
 
 def dense_model(seed: SeedModel, tensors: Mapping[str, Tensor]) -> Encoder:
@@ -77,7 +85,7 @@ def full_expert(seed: SeedModel, tensors: Mapping[str, Tensor], training: Traini
     for name in full:
         matrix = name.removesuffix(".weight")
         if name.endswith(".weight"):
-            full[name] = full[name] + scale * tensors[f"{matrix}.lora_B"] @ tensors[f"{matrix}.lora_A"]
+            full[name] = add_low_rank(full[name], tensors[f"{matrix}.lora_A"], tensors[f"{matrix}.lora_B"], scale)
     return full
 
 
