@@ -1,8 +1,9 @@
 """The folder of a unified model: what transformers needs, and what `predict` and `evaluate` need beside it.
 
-config.json, model.safetensors, tokenizer files, *.py    loads with AutoModel, with or without this package
+config.json, model.safetensors, tokenizer or image processor, *.py    loads with AutoModel, with or without this package
 collegium.json                class names, pooling, scale, owners, how it was unified
-class_embeddings.safetensors  the seed's embeddings of the class names: answering needs no seed model
+class_embeddings.safetensors  the seed's embeddings of the class names, or the owners' rows of the head: answering
+                              needs no seed model
 ledger.json                   what each owner released
 README.md                     the model card
 """
@@ -14,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel
 
 from collegium.core.artifacts import Artifact, canonical_json, read_artifact, writing
 from collegium.core.errors import ArtifactError
 from collegium.models.encoder import Encoder
+from collegium.models.seed_model import load_tokenizer
 from collegium.models.tasks import ClassSet
 from collegium.owner.charter import Charter
 from collegium.owner.validate import Contribution
@@ -102,7 +104,7 @@ def read_unified(path: Path) -> UnifiedModel:
     try:
         facts = json.loads((artifact.path / FACTS).read_bytes())
         model = AutoModel.from_pretrained(artifact.path, trust_remote_code=False, use_safetensors=True)
-        tokenizer = AutoTokenizer.from_pretrained(artifact.path, trust_remote_code=False)
+        tokenizer = load_tokenizer(artifact.path, model)
         classes = ClassSet(
             tuple((domain, label) for domain, label in facts["classes"]),
             load_file(artifact.path / CLASSES)["embeddings"],
