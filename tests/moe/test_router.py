@@ -21,9 +21,12 @@ def make_router(scale=1.0, **options):
 
 
 def inputs():
-    generator = torch.Generator().manual_seed(1)
-    hidden = torch.randn(ITEMS, TOKENS, DIM, generator=generator)
-    return hidden, torch.randn(ITEMS, DIM, generator=generator)
+    """FFN inputs, and the mean over each sequence as the context."""
+    return torch.randn(ITEMS, TOKENS, DIM, generator=torch.Generator().manual_seed(1)), mean_of_scores
+
+
+def mean_of_scores(scores):
+    return scores.mean(dim=1, keepdim=True)
 
 
 def gradients(router):
@@ -40,7 +43,7 @@ def test_scores_are_the_formula():
     with torch.no_grad():
         router.temperature.fill_(2.5)
     hidden, context = inputs()
-    mixed = 0.7 * hidden + 0.3 * context[:, None]
+    mixed = 0.7 * hidden + 0.3 * hidden.mean(dim=1, keepdim=True)  # the scores of a mean are the mean of the scores
     expected = ((mixed - router.centre) @ router.weight.T + router.bias) / 2.5
     torch.testing.assert_close(router.scores(hidden, context), expected, rtol=1e-5, atol=1e-5)
     alone = ((hidden - router.centre) @ router.weight.T + router.bias) / 2.5
@@ -113,18 +116,25 @@ def test_context_weight_is_clamped_but_can_come_back(outside, bound):
 
 def test_supervised_scores_are_the_same_and_train_the_router_alone():
     router = make_router()
-    hidden, context = (one.requires_grad_() for one in inputs())
-    routing = router(hidden, context)
+    hidden, context = inputs()
+    routing = router(hidden.requires_grad_(), context)
     assert torch.equal(routing.supervised_logits, routing.logits)
     routing.supervised_logits.square().sum().backward()
     assert hidden.grad is None
-    assert context.grad is None
     assert router.weight.grad.abs().max() > 0
 
 
 def test_scores_of_bfloat16_inputs_are_float32():
     router = make_router()
-    assert router.scores(*(one.bfloat16() for one in inputs())).dtype == torch.float32
+    hidden, context = inputs()
+    assert router.scores(hidden.bfloat16(), context).dtype == torch.float32
+
+
+def test_scores_under_autocast_are_those_without():
+    router = make_router()
+    expected = router.scores(*inputs())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(router.scores(*inputs()), expected)
 
 
 def test_case_17_one_expert_is_always_picked_with_weight_one_even_where_two_are_asked_for():

@@ -1,16 +1,23 @@
-"""What a router sees: the token, or the sequence around it (MetaMoE §3.3: z̃_t = (1−λ) z_t + λ z_x).
+"""What a router sees beside the token (MetaMoE §3.3: z̃_t = (1−λ) z_t + λ z_x), and the state of one forward pass.
+
+    token      nothing
+    sequence   the mean over the sequence, in the same pass (encoders, images)
+    causal     the mean over the tokens so far (decoders): what is decided for a token never changes afterwards
+    seed       the mean in an extra pass of the frozen seed, as published; in a decoder frozen on the prompt
 
 The published code averages z_x over the batch (vision) and over padding; then an answer depends on its batch-mates.
-Here z_x is a masked mean of one sequence.
+Here a mean is masked and of one sequence. The router's scores are linear in z, so the scores are averaged instead of z:
+E numbers a token instead of `dim`.
 
 The state of one forward pass travels in a context variable, so that the layers need no extra argument, a copied
 model keeps no old state, and two threads do not disturb each other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,14 +30,20 @@ class RoutingState:
     """What the MoE layers of one forward pass share.
 
     Attributes:
-        mask: 1 for a token, 0 for padding; [items, tokens].
+        mask: 1 for a token, 0 for padding; [items, tokens]; None = all are tokens.
+        prompt: 1 for a token of the prompt, over which `context: seed` averages; None = as `mask`.
+        cache: the key-value cache, where the routing of later tokens depends on earlier ones.
+        past: tokens in the cache before this pass, padding included.
         seed_pass: True while the frozen seed runs ahead to supply its means (`context: seed`).
         seed_means: layer → mean FFN input of the seed; [items, dim].
         decision: the routing that later layers reuse (`decide: once`).
         routings: layer → routing, for those who asked for the router's outputs.
     """
 
-    mask: Tensor
+    mask: Tensor | None
+    prompt: Tensor | None = None
+    cache: Any = None
+    past: int = 0
     seed_pass: bool = False
     seed_means: dict[int, Tensor] = field(default_factory=dict)
     decision: Routing | None = None
@@ -62,7 +75,57 @@ def current_state() -> RoutingState:
     return state
 
 
-def masked_mean(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Mean over the tokens of each sequence, in float32; [items, tokens, dim] → [items, dim]."""
-    weights = mask.to(torch.float32).unsqueeze(-1)  # [items, tokens, 1]
-    return (hidden.float() * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1.0)
+class CheckpointWithState:
+    """A gradient checkpointing function whose layers find their state again when the backward pass replays them.
+
+    The backward pass runs outside the model's forward, on a GPU in another thread. A replayed layer sees the state as
+    it was before its first run: what earlier layers had decided, and nothing of its own.
+    """
+
+    def __init__(self, checkpoint: Callable):
+        self.checkpoint = checkpoint
+
+    def __call__(self, function: Callable, *arguments: Any) -> Any:
+        return self.checkpoint(_Replayable(function, replace(current_state(), routings={})), *arguments)
+
+
+class _Replayable:
+    def __init__(self, function: Callable, before: RoutingState):
+        self.function, self.before, self.ran = function, before, False
+
+    def __call__(self, *arguments: Any) -> Any:
+        if not self.ran:
+            self.ran = True
+            return self.function(*arguments)
+        with routing_state(replace(self.before)):
+            return self.function(*arguments)
+
+
+def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean over the tokens of each sequence, in float32; [items, tokens, …] → [items, …]."""
+    if mask is None:
+        return values.float().mean(dim=1)
+    tokens = mask.bool().unsqueeze(-1)  # [items, tokens, 1]
+    return torch.where(tokens, values.float(), 0.0).sum(dim=1) / tokens.sum(dim=1).clamp(min=1)
+
+
+def running_totals(scores: Tensor, mask: Tensor | None, before: Tensor | None) -> Tensor:
+    """Sums of the scores over the tokens so far, and in the last column how many tokens these were.
+
+    Args:
+        scores: float32; [items, tokens, experts].
+        mask: [items, tokens]; None = all are tokens.
+        before: totals at the last token before these; [items, 1, experts + 1]; None = there is none.
+
+    Returns:
+        float32; [items, tokens, experts + 1]; the same whether a text comes at once or token by token.
+    """
+    tokens = torch.ones_like(scores[..., :1]) if mask is None else mask.unsqueeze(-1).to(scores.dtype)
+    counted = torch.cat([torch.where(tokens.bool(), scores, 0.0), tokens], dim=-1)  # [items, tokens, experts + 1]
+    totals = counted.cumsum(dim=1)
+    return totals if before is None else totals + before
+
+
+def running_mean(totals: Tensor) -> Tensor:
+    """[items, tokens, experts + 1] → [items, tokens, experts]."""
+    return totals[..., :-1] / totals[..., -1:].clamp(min=1)

@@ -10,15 +10,20 @@ from transformers.activations import ACT2FN
 
 
 class FeedForward(nn.Module):
-    """One plain feed-forward network: hidden → inner → hidden."""
+    """One feed-forward network: hidden → inner → hidden; with a gate, down(act(gate z) ∘ up z)."""
 
-    def __init__(self, dim: int, inner: int, activation: str):
+    def __init__(self, dim: int, inner: int, activation: str, gated: bool = False, bias: bool = True):
         super().__init__()
-        self.up_proj = nn.Linear(dim, inner)
-        self.down_proj = nn.Linear(inner, dim)
+        if gated:
+            self.gate_proj = nn.Linear(dim, inner, bias=bias)
+        self.up_proj = nn.Linear(dim, inner, bias=bias)
+        self.down_proj = nn.Linear(inner, dim, bias=bias)
+        self.gated = gated
         self.activation = ACT2FN[activation]
 
     def forward(self, hidden: Tensor) -> Tensor:
+        if self.gated:
+            return self.down_proj(self.activation(self.gate_proj(hidden)) * self.up_proj(hidden))
         return self.down_proj(self.activation(self.up_proj(hidden)))
 
 

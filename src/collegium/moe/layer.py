@@ -1,10 +1,14 @@
 """The MoE layer that stands where a seed layer had its feed-forward network."""
 
+from functools import partial
+
+import torch
 from torch import Tensor, nn
 
-from .context import RoutingState, current_state, masked_mean
+from .context import RoutingState, current_state, masked_mean, running_mean, running_totals
 from .experts import FeedForward, dispatch
-from .router import Router
+from .memory import RoutingMemory, TokenMemory, check_past, memory_of
+from .router import Context, Router, Routing
 
 
 class MoEFeedForward(nn.Module):
@@ -12,11 +16,10 @@ class MoEFeedForward(nn.Module):
 
     Args:
         layer: index of the layer, from 0.
-        dim: hidden size.
-        inner: inner size of an expert.
-        activation: name of the activation, as in transformers.
-        num_experts: networks in `experts`; where `context` is `seed` or there is a fallback, the last is the seed's.
-        context: `token`, `sequence` or `seed`: what the router sees beside the token.
+        slot: which of the routed layers it is, from 0: the place of its memory in a cache.
+        num_layers: layers of the model.
+        experts: as many as can be picked; where `context` is `seed` or there is a fallback, the last is the seed's.
+        context: `token`, `sequence`, `causal` or `seed`: what the router sees beside the token.
         router: None where an earlier layer decides.
         share_decision: whether later layers reuse the decision taken here (`decide: once`).
     """
@@ -24,27 +27,28 @@ class MoEFeedForward(nn.Module):
     def __init__(
         self,
         layer: int,
-        dim: int,
-        inner: int,
-        activation: str,
-        num_experts: int,
+        slot: int,
+        num_layers: int,
+        experts: list[FeedForward],
         context: str,
         router: Router | None,
         share_decision: bool,
     ):
         super().__init__()
-        self.layer, self.context, self.share_decision = layer, context, share_decision
+        self.layer, self.slot, self.num_layers = layer, slot, num_layers
+        self.context, self.share_decision = context, share_decision
         self.router = router
-        self.experts = nn.ModuleList(FeedForward(dim, inner, activation) for _ in range(num_experts))
+        self.experts = nn.ModuleList(experts)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[items, tokens, dim] → [items, tokens, dim]."""
         state = current_state()
         if state.seed_pass:
-            state.seed_means[self.layer] = masked_mean(hidden, state.mask)
+            if self.router is not None:
+                state.seed_means[self.layer] = masked_mean(hidden, state.prompt)
             return self.experts[-1](hidden)
         if self.router is not None:
-            state.decision = state.routings[self.layer] = self.router(hidden, self._context(hidden, state))
+            state.decision = state.routings[self.layer] = self._decide(self.router, hidden, state)
         routing = state.decision
         if routing is None:
             raise RuntimeError(f"layer {self.layer} has no router, and no earlier layer has decided")
@@ -59,9 +63,37 @@ class MoEFeedForward(nn.Module):
         )
         return output.reshape(items, tokens, dim)
 
-    def _context(self, hidden: Tensor, state: RoutingState) -> Tensor | None:
+    def _decide(self, router: Router, hidden: Tensor, state: RoutingState) -> Routing:
         if self.context == "token":
-            return None
-        if self.context == "seed":
-            return state.seed_means[self.layer]
-        return masked_mean(hidden, state.mask)
+            return router(hidden, None)
+        if self.context == "sequence":
+            return router(hidden, lambda scores: masked_mean(scores, state.mask).unsqueeze(1))
+        return router(
+            hidden, self._causal(router, hidden, state) if self.context == "causal" else self._seed(router, state)
+        )
+
+    def _causal(self, router: Router, hidden: Tensor, state: RoutingState) -> Context:
+        """The running mean over the tokens so far, those in the cache included."""
+        totals = partial(running_totals, mask=state.mask, before=None)
+        if state.cache is not None:
+            memory = memory_of(state.cache, self.num_layers, self.slot, TokenMemory)
+            earlier = memory.state
+            check_past(0 if earlier is None else earlier.shape[1], state.past)
+            totals = partial(running_totals, mask=state.mask, before=None if earlier is None else earlier[:, -1:])
+            with torch.no_grad():
+                new = totals(router.linear(hidden))
+            memory.state = new if earlier is None else torch.cat([earlier, new], dim=1)
+        return lambda scores: running_mean(totals(scores))
+
+    def _seed(self, router: Router, state: RoutingState) -> Context:
+        """The mean in the seed's pass over the prompt: of this pass, or of the one that filled the cache."""
+        means = state.seed_means.get(self.layer)
+        if state.cache is not None:
+            memory = memory_of(state.cache, self.num_layers, self.slot, RoutingMemory)
+            if means is not None:
+                memory.state = means
+            check_past(0 if memory.state is None else state.past, state.past)
+            means = memory.state
+        assert means is not None
+        scores = router.linear(means).unsqueeze(1)  # [items, 1, experts]
+        return lambda _: scores

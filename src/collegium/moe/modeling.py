@@ -1,173 +1,317 @@
-"""Unified models as Hugging Face classes: a mixin, and two lines for each architecture.
+"""Unified models as Hugging Face classes: two or three lines for each architecture, and their registration.
 
-The surgery happens in `__init__`, so `from_pretrained`, `save_pretrained` and `generate` are transformers' own. On
-disk there is one tensor for each expert and matrix; the router is float32 whatever the model's dtype.
+A folder written by one of them loads with `AutoModel…` where this package is installed, and with
+`trust_remote_code=True` where it is not: transformers copies this file and its neighbours into the folder.
 """
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import torch
 from huggingface_hub.dataclasses import strict
-from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, BertConfig, BertModel
-from transformers.utils.generic import ModelOutput
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    BertConfig,
+    BertModel,
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPVisionConfig,
+    CLIPVisionModel,
+    Dinov2Config,
+    Dinov2Model,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma2Model,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    Gemma3TextModel,
+    GemmaConfig,
+    GemmaForCausalLM,
+    GemmaModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaModel,
+    MistralConfig,
+    MistralForCausalLM,
+    MistralModel,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Olmo2Model,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2Model,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3Model,
+    RobertaConfig,
+    RobertaModel,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTModel,
+    XLMRobertaConfig,
+    XLMRobertaModel,
+)
 
-from .architectures import architecture_of, layers_of
-from .context import RoutingState, routing_state
-from .layer import MoEFeedForward
-from .router import Router
+from .architectures import architecture_of
+from .configuration import DecoderMoEConfig, MoEConfig
+from .mixin import MoEMixin, MoEOutput  # noqa: F401
 
-
-@dataclass
-class MoEOutput(ModelOutput):
-    """Output of a unified encoder.
-
-    Attributes:
-        last_hidden_state: [items, tokens, dim].
-        pooler_output: the seed's pooler, where it has one.
-        routings: layer → Routing, with `output_routing=True`.
-    """
-
-    last_hidden_state: Tensor | None = None
-    pooler_output: Tensor | None = None
-    hidden_states: tuple | None = None
-    attentions: tuple | None = None
-    routings: dict | None = None
+NOT_THE_SEEDS = (
+    "model_type",
+    "transformers_version",
+    "_name_or_path",
+    "dtype",
+    "torch_dtype",
+    "architectures",
+    "auto_map",
+)
 
 
 @strict
-class CollegiumBertConfig(BertConfig):
-    """BertConfig and what the MoE layers need.
-
-    Attributes:
-        seed_model_type: row of `ARCHITECTURES`.
-        expert_names: owners, in the order of the experts.
-        decide: `once` (layers below `decide_layer` keep the seed's FFN alone) or `every-layer`.
-        context: `token`, `sequence` or `seed`.
-        fallback: the seed's own FFN can be picked, as the last expert.
-    """
-
+class CollegiumBertConfig(MoEConfig, BertConfig):
     model_type = "collegium-bert"
-
     seed_model_type: str = "bert"
-    expert_names: list[str] | None = None
-    decide: Literal["once", "every-layer"] = "once"
-    decide_layer: int = 1
-    context: Literal["token", "sequence", "seed"] = "sequence"
-    experts_per_token: int = 1
-    weighting: Literal["straight-through", "renormalised", "softmax"] = "straight-through"
-    learn_context_weight: bool = False
-    fallback: bool = False
-
-    @property
-    def keeps_seed_ffn(self) -> bool:
-        return self.fallback or self.context == "seed"
-
-    @property
-    def first_moe_layer(self) -> int:
-        return self.decide_layer if self.decide == "once" else 0
-
-
-class MoEMixin:
-    """Turns the FFNs of a seed class into MoE layers. Stands before the seed's class in the bases."""
-
-    _keep_in_fp32_modules_strict = ("router",)
-    supports_gradient_checkpointing = False  # a recomputed layer would miss the decision of an earlier one
-
-    def __init__(self, config: Any, *args: Any, **kwargs: Any):
-        super().__init__(config, *args, **kwargs)  # pyright: ignore[reportCallIssue]
-        architecture = architecture_of(config.seed_model_type)
-        for field, only in architecture.refused.items():
-            if getattr(config, field, only) != only:
-                raise ValueError(
-                    f"{field} = {getattr(config, field)!r} is not supported in a unified model, only {only!r}"
-                )
-        layers = layers_of(self, architecture)  # pyright: ignore[reportArgumentType]
-        if not 0 <= config.first_moe_layer < len(layers):
-            raise ValueError(f"decide_layer = {config.decide_layer}, but the seed's layers are 0 to {len(layers) - 1}")
-        num_owners = len(config.expert_names or [])
-        for index in range(config.first_moe_layer, len(layers)):
-            decides = config.decide == "every-layer" or index == config.decide_layer
-            router = Router(
-                config.hidden_size,
-                num_owners + config.fallback,
-                config.experts_per_token,
-                config.weighting,
-                config.learn_context_weight,
-            )
-            moe = MoEFeedForward(
-                index,
-                config.hidden_size,
-                config.intermediate_size,
-                getattr(config, architecture.activation),
-                num_owners + config.keeps_seed_ffn,
-                config.context,
-                router if decides else None,
-                share_decision=config.decide == "once",
-            )
-            layers[index].set_submodule(architecture.ffn, moe)
-            layers[index].set_submodule(architecture.identity, nn.Identity())
-        self.post_init()  # pyright: ignore[reportAttributeAccessIssue]
-
-    @property
-    def routers(self) -> dict[int, Router]:
-        """Layer → router, for the layers that have one."""
-        return {m.layer: m.router for m in self.modules() if isinstance(m, MoEFeedForward) and m.router is not None}  # pyright: ignore[reportAttributeAccessIssue]
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        *,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        output_routing: bool = False,
-        return_dict: bool | None = None,
-        **kwargs: Any,
-    ) -> MoEOutput | tuple:
-        """The seed's forward, with experts. `attention_mask` may be padded on either side."""
-        given = input_ids if input_ids is not None else inputs_embeds
-        if given is None:
-            raise ValueError("give input_ids or inputs_embeds")
-        mask = (
-            torch.ones(given.shape[:2], dtype=torch.long, device=given.device)
-            if attention_mask is None
-            else attention_mask
-        )
-        if mask.shape != given.shape[:2]:
-            raise ValueError(f"attention_mask has shape {tuple(mask.shape)}, expected {tuple(given.shape[:2])}")
-        if position_ids is None:
-            position_ids = (mask.long().cumsum(dim=1) - 1).clamp(min=0)  # the same on either side of the padding
-        inputs = {"input_ids": input_ids, "inputs_embeds": inputs_embeds, "attention_mask": mask, **kwargs}
-        inputs.update(position_ids=position_ids, return_dict=True)
-        seed_means: dict[int, Tensor] = {}
-        if self.config.context == "seed":  # pyright: ignore[reportAttributeAccessIssue]
-            with torch.no_grad(), routing_state(RoutingState(mask, seed_pass=True)) as state:
-                super().forward(**inputs)  # pyright: ignore[reportAttributeAccessIssue]
-            seed_means = state.seed_means
-        with routing_state(RoutingState(mask, seed_means=seed_means)) as state:
-            output = super().forward(**inputs)  # pyright: ignore[reportAttributeAccessIssue]
-        result = MoEOutput(
-            last_hidden_state=output.last_hidden_state,
-            pooler_output=output.pooler_output,
-            hidden_states=output.hidden_states,
-            attentions=output.attentions,
-            routings=state.routings if output_routing else None,
-        )
-        if return_dict is None:
-            return_dict = self.config.return_dict  # pyright: ignore[reportAttributeAccessIssue]
-        return result if return_dict else result.to_tuple()
 
 
 class CollegiumBertModel(MoEMixin, BertModel):  # pyright: ignore[reportIncompatibleMethodOverride]
     config_class = CollegiumBertConfig
 
 
-UNIFIED_CLASSES = {"bert": (CollegiumBertConfig, CollegiumBertModel)}
+@strict
+class CollegiumRobertaConfig(MoEConfig, RobertaConfig):
+    model_type = "collegium-roberta"
+    seed_model_type: str = "roberta"
 
-for _config, _model in UNIFIED_CLASSES.values():
+
+class CollegiumRobertaModel(MoEMixin, RobertaModel):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumRobertaConfig
+
+
+@strict
+class CollegiumXLMRobertaConfig(MoEConfig, XLMRobertaConfig):
+    model_type = "collegium-xlm-roberta"
+    seed_model_type: str = "xlm-roberta"
+
+
+class CollegiumXLMRobertaModel(MoEMixin, XLMRobertaModel):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumXLMRobertaConfig
+
+
+@strict
+class CollegiumCLIPTextConfig(MoEConfig, CLIPTextConfig):
+    model_type = "collegium-clip_text_model"
+    seed_model_type: str = "clip_text_model"
+
+
+class CollegiumCLIPTextModel(MoEMixin, CLIPTextModel):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumCLIPTextConfig
+
+
+@strict
+class CollegiumCLIPVisionConfig(MoEConfig, CLIPVisionConfig):
+    model_type = "collegium-clip_vision_model"
+    seed_model_type: str = "clip_vision_model"
+
+
+class CollegiumCLIPVisionModel(MoEMixin, CLIPVisionModel):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumCLIPVisionConfig
+
+
+@strict
+class CollegiumViTConfig(MoEConfig, ViTConfig):
+    model_type = "collegium-vit"
+    seed_model_type: str = "vit"
+
+
+class CollegiumViTModel(MoEMixin, ViTModel):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumViTConfig
+
+
+class CollegiumViTForImageClassification(MoEMixin, ViTForImageClassification):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumViTConfig
+
+
+@strict
+class CollegiumDinov2Config(MoEConfig, Dinov2Config):
+    model_type = "collegium-dinov2"
+    seed_model_type: str = "dinov2"
+
+
+class CollegiumDinov2Model(MoEMixin, Dinov2Model):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumDinov2Config
+
+
+@strict
+class CollegiumLlamaConfig(DecoderMoEConfig, LlamaConfig):
+    model_type = "collegium-llama"
+    seed_model_type: str = "llama"
+
+
+class CollegiumLlamaModel(MoEMixin, LlamaModel):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumLlamaConfig
+
+
+class CollegiumLlamaForCausalLM(MoEMixin, LlamaForCausalLM):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumLlamaConfig
+
+
+@strict
+class CollegiumMistralConfig(DecoderMoEConfig, MistralConfig):
+    model_type = "collegium-mistral"
+    seed_model_type: str = "mistral"
+
+
+class CollegiumMistralModel(MoEMixin, MistralModel):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumMistralConfig
+
+
+class CollegiumMistralForCausalLM(MoEMixin, MistralForCausalLM):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumMistralConfig
+
+
+@strict
+class CollegiumQwen2Config(DecoderMoEConfig, Qwen2Config):
+    model_type = "collegium-qwen2"
+    seed_model_type: str = "qwen2"
+
+
+class CollegiumQwen2Model(MoEMixin, Qwen2Model):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumQwen2Config
+
+
+class CollegiumQwen2ForCausalLM(MoEMixin, Qwen2ForCausalLM):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumQwen2Config
+
+
+@strict
+class CollegiumQwen3Config(DecoderMoEConfig, Qwen3Config):
+    model_type = "collegium-qwen3"
+    seed_model_type: str = "qwen3"
+
+
+class CollegiumQwen3Model(MoEMixin, Qwen3Model):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumQwen3Config
+
+
+class CollegiumQwen3ForCausalLM(MoEMixin, Qwen3ForCausalLM):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumQwen3Config
+
+
+@strict
+class CollegiumGemmaConfig(DecoderMoEConfig, GemmaConfig):
+    model_type = "collegium-gemma"
+    seed_model_type: str = "gemma"
+
+
+class CollegiumGemmaModel(MoEMixin, GemmaModel):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumGemmaConfig
+
+
+class CollegiumGemmaForCausalLM(MoEMixin, GemmaForCausalLM):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumGemmaConfig
+
+
+@strict
+class CollegiumGemma2Config(DecoderMoEConfig, Gemma2Config):
+    model_type = "collegium-gemma2"
+    seed_model_type: str = "gemma2"
+
+
+class CollegiumGemma2Model(MoEMixin, Gemma2Model):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumGemma2Config
+
+
+class CollegiumGemma2ForCausalLM(MoEMixin, Gemma2ForCausalLM):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumGemma2Config
+
+
+@strict
+class CollegiumGemma3TextConfig(DecoderMoEConfig, Gemma3TextConfig):
+    model_type = "collegium-gemma3_text"
+    seed_model_type: str = "gemma3_text"
+
+
+class CollegiumGemma3TextModel(MoEMixin, Gemma3TextModel):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumGemma3TextConfig
+
+
+class CollegiumGemma3ForCausalLM(MoEMixin, Gemma3ForCausalLM):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumGemma3TextConfig
+
+
+@strict
+class CollegiumOlmo2Config(DecoderMoEConfig, Olmo2Config):
+    model_type = "collegium-olmo2"
+    seed_model_type: str = "olmo2"
+
+
+class CollegiumOlmo2Model(MoEMixin, Olmo2Model):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumOlmo2Config
+
+
+class CollegiumOlmo2ForCausalLM(MoEMixin, Olmo2ForCausalLM):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumOlmo2Config
+
+
+# Seed class → its unified class.
+UNIFIED_MODELS: dict[type, Any] = {
+    BertModel: CollegiumBertModel,
+    RobertaModel: CollegiumRobertaModel,
+    XLMRobertaModel: CollegiumXLMRobertaModel,
+    CLIPTextModel: CollegiumCLIPTextModel,
+    CLIPVisionModel: CollegiumCLIPVisionModel,
+    ViTModel: CollegiumViTModel,
+    ViTForImageClassification: CollegiumViTForImageClassification,
+    Dinov2Model: CollegiumDinov2Model,
+    LlamaModel: CollegiumLlamaModel,
+    LlamaForCausalLM: CollegiumLlamaForCausalLM,
+    MistralModel: CollegiumMistralModel,
+    MistralForCausalLM: CollegiumMistralForCausalLM,
+    Qwen2Model: CollegiumQwen2Model,
+    Qwen2ForCausalLM: CollegiumQwen2ForCausalLM,
+    Qwen3Model: CollegiumQwen3Model,
+    Qwen3ForCausalLM: CollegiumQwen3ForCausalLM,
+    GemmaModel: CollegiumGemmaModel,
+    GemmaForCausalLM: CollegiumGemmaForCausalLM,
+    Gemma2Model: CollegiumGemma2Model,
+    Gemma2ForCausalLM: CollegiumGemma2ForCausalLM,
+    Gemma3TextModel: CollegiumGemma3TextModel,
+    Gemma3ForCausalLM: CollegiumGemma3ForCausalLM,
+    Olmo2Model: CollegiumOlmo2Model,
+    Olmo2ForCausalLM: CollegiumOlmo2ForCausalLM,
+}
+# Model type of the seed → configuration class and the model class that a seed is loaded as (with a decoder's head).
+UNIFIED_CLASSES: dict[str, tuple[Any, Any]] = {
+    unified.config_class.seed_model_type: (unified.config_class, unified)
+    for seed, unified in UNIFIED_MODELS.items()
+    if not seed.__name__.endswith("ForImageClassification")
+}
+
+AUTO_CLASSES = {
+    "ForCausalLM": (AutoModelForCausalLM, "AutoModelForCausalLM"),
+    "ForImageClassification": (AutoModelForImageClassification, "AutoModelForImageClassification"),
+    "Model": (AutoModel, "AutoModel"),
+}
+
+
+def unified_config(seed: PreTrainedConfig, **moe: Any) -> Any:
+    """The configuration of a unified model: everything of the seed's, and the fields of `MoEConfig`.
+
+    Raises:
+        ValueError: the seed's family is not supported.
+    """
+    architecture_of(seed.model_type)
+    config_class, _ = UNIFIED_CLASSES[seed.model_type]
+    own = {name: value for name, value in seed.to_dict().items() if name not in NOT_THE_SEEDS}
+    return config_class(**{**own, **moe})
+
+
+for _config, _ in UNIFIED_CLASSES.values():
     AutoConfig.register(_config.model_type, _config, exist_ok=True)
-    AutoModel.register(_config, _model, exist_ok=True)
     _config.register_for_auto_class()
-    _model.register_for_auto_class("AutoModel")
+for _model in UNIFIED_MODELS.values():
+    _auto, _name = next(auto for suffix, auto in AUTO_CLASSES.items() if _model.__name__.endswith(suffix))
+    _auto.register(_model.config_class, _model, exist_ok=True)
+    _model.register_for_auto_class(_name)

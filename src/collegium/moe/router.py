@@ -2,16 +2,24 @@
 
     logits = (W (z̃ − centre) + b) / temperature          z̃ = (1−λ) z_t + λ z_x
 
+All of it is affine in z, so logits(z̃) = (1−λ) logits(z_t) + λ logits(z_x), and the logits of a mean are the mean of
+the logits.
+
 Deviations from the published code, whose top-1 weights are always exactly 1 and give router and λ no gradient:
 `straight-through` weights are `1 + (p − stop_gradient(p))`: exactly 1 in the forward pass, gradient of p in the
 backward pass (Bengio et al. 2013, arXiv:1308.3432). `softmax` is the weight of Switch (arXiv:2101.03961);
 `renormalised` is the published one. Always in float32: bfloat16 flips near-ties.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+Context = Callable[
+    [Tensor], Tensor
+]  # scores of the tokens → scores of z_x; [items, tokens, E] → [items, tokens or 1, E]
 
 
 class Routing(NamedTuple):
@@ -58,12 +66,12 @@ class Router(nn.Module):
         self.centre = nn.Parameter(torch.zeros(dim, dtype=torch.float32), requires_grad=False)
         self.temperature = nn.Parameter(torch.ones((), dtype=torch.float32), requires_grad=False)
 
-    def forward(self, hidden: Tensor, context: Tensor | None) -> Routing:
+    def forward(self, hidden: Tensor, context: Context | None) -> Routing:
         """Route every token.
 
         Args:
             hidden: FFN inputs z_t; [items, tokens, dim].
-            context: z_x; [items, dim], or None for `context: token`.
+            context: from the tokens' scores to those of z_x; None for `context: token`.
         """
         logits = self.scores(hidden, context)  # [items, tokens, experts]
         probabilities = logits.softmax(dim=-1)
@@ -72,22 +80,22 @@ class Router(nn.Module):
             experts=experts,
             weights=self._weights(chosen),
             logits=logits,
-            supervised_logits=self.scores(hidden.detach(), None if context is None else context.detach())
-            if torch.is_grad_enabled()
-            else logits,
+            supervised_logits=self.scores(hidden.detach(), context) if torch.is_grad_enabled() else logits,
         )
 
-    def scores(self, hidden: Tensor, context: Tensor | None) -> Tensor:
+    def scores(self, hidden: Tensor, context: Context | None) -> Tensor:
         """Logits of all experts; [items, tokens, experts]."""
-        token_scores = self._linear(hidden)
+        token_scores = self.linear(hidden)
         if context is None:
             return token_scores
         weight = self._clamped_context_weight()
-        return (1.0 - weight) * token_scores + weight * self._linear(context).unsqueeze(1)
+        return (1.0 - weight) * token_scores + weight * context(token_scores)
 
-    def _linear(self, hidden: Tensor) -> Tensor:
-        centred = hidden.float() - self.centre.float()
-        return nn.functional.linear(centred, self.weight.float(), self.bias.float()) / self.temperature.float()
+    def linear(self, hidden: Tensor) -> Tensor:
+        """Scores without context; [..., dim] → [..., experts], in float32 under autocast too."""
+        with torch.autocast(hidden.device.type, enabled=False):
+            centred = hidden.float() - self.centre.float()
+            return nn.functional.linear(centred, self.weight.float(), self.bias.float()) / self.temperature.float()
 
     def _clamped_context_weight(self) -> Tensor:
         # In [0, 1]; the gradient passes the clamp, otherwise λ would stay outside for good once it left.

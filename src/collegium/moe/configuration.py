@@ -1,0 +1,42 @@
+"""What a unified model's configuration adds to its seed's."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class MoEConfig:
+    """Stands before the seed's configuration class in the bases.
+
+    Attributes:
+        seed_model_type: row of `ARCHITECTURES`.
+        expert_names: owners, in the order of the experts.
+        decide: `once` (layers below `decide_layer` keep the seed's FFN alone) or `every-layer`.
+        context: `token`, `sequence` (not in decoders), `causal` (decoders alone) or `seed`.
+        fallback: the seed's own FFN can be picked, as the last expert.
+    """
+
+    seed_model_type: str = ""
+    expert_names: list[str] | None = None
+    decide: Literal["once", "every-layer"] = "once"
+    decide_layer: int = 1
+    context: Literal["token", "sequence", "causal", "seed"] = "sequence"
+    experts_per_token: int = 1
+    weighting: Literal["straight-through", "renormalised", "softmax"] = "straight-through"
+    learn_context_weight: bool = False
+    fallback: bool = False
+
+    @property
+    def keeps_seed_ffn(self) -> bool:
+        return self.fallback or self.context == "seed"
+
+    @property
+    def first_moe_layer(self) -> int:
+        return self.decide_layer if self.decide == "once" else 0
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class DecoderMoEConfig(MoEConfig):
+    """Of a causal decoder: no token may see those after it."""
+
+    context: Literal["token", "sequence", "causal", "seed"] = "causal"
