@@ -118,8 +118,7 @@ def load_emoji() -> Examples:
 def load_vision_pool() -> Examples:
     """A public pool for recipes/vision.yaml: CIFAR-10's public part, every sixth training image of Fashion-MNIST,
     and the emoji; without labels."""
-    fashion = load_fashion_mnist()
-    parts = [load_cifar10_public(), fashion.take(range(0, len(fashion), 6)), load_emoji()]
+    parts = [load_cifar10_public(), _load_fashion("train", every=6), load_emoji()]
     return Examples([picture for part in parts for picture in part.texts], None)
 
 
@@ -130,7 +129,7 @@ def _cifar10_part(public: bool) -> Examples:
     return examples.take([row for row, value in enumerate(hashes) if (int(value[:8], 16) < limit) == public])
 
 
-def _load_fashion(part: str) -> Examples:
+def _load_fashion(part: str, every: int = 1) -> Examples:
     files = [f"{part}-images-idx3-ubyte.gz", f"{part}-labels-idx1-ubyte.gz"]
     folder = find_folder(
         "Fashion-MNIST",
@@ -140,7 +139,7 @@ def _load_fashion(part: str) -> Examples:
         do="run `sh scripts/fetch_debian.sh fashion-mnist .cache/fashion-mnist` (Debian or Ubuntu, without root) or "
         "`apt install dataset-fashion-mnist`",
     )
-    pixels, labels = (_read_idx(folder / file) for file in files)
+    pixels, labels = (_read_idx(folder / file)[::every] for file in files)
     return _examples(pixels, [FASHION_CLASSES[label] for label in labels])
 
 
