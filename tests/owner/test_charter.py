@@ -100,6 +100,12 @@ def test_a_router_in_every_layer_routes_and_trains_all_layers(make_charter):
     assert charter.routed_layers(3) == charter.trained_layers(3) == [0, 1, 2]
 
 
+def test_a_context_that_the_seed_cannot_have_is_refused_before_any_work(make_charter):
+    with pytest.raises(RecipeError, match=r"router\.context does not fit .* kind encoder") as raised:
+        make_charter(router={"context": "causal"})
+    assert "token, sequence, seed" in str(raised.value)
+
+
 def test_no_more_experts_per_token_than_experts(make_charter):
     assert make_charter(router={"experts_per_token": 2}).terms.router.experts_per_token == 2
     assert make_charter(router={"experts_per_token": 3, "fallback": True}).terms.router.experts_per_token == 3

@@ -168,10 +168,10 @@ class RouterSettings(Settings):
         default="once", description="once = at decide_layer, reused above, the seed's FFNs below; or in every layer"
     )
     decide_layer: int = Field(default=1, ge=0, description="with decide: once, the layer of the decision, from 0")
-    context: Literal["token", "sequence", "seed"] = Field(
+    context: Literal["token", "sequence", "causal", "seed"] = Field(
         default="sequence",
-        description="what the router sees beside the token: nothing; the mean over the sequence; that mean in an "
-        "extra pass of the frozen seed, as published",
+        description="what the router sees beside the token: nothing; the mean over the sequence (not in decoders); the "
+        "mean over the tokens so far (decoders alone); the mean in an extra pass of the frozen seed, as published",
     )
     context_weight: float = Field(default=1.0, ge=0, le=1, description="λ: 0 = the token alone, 1 = the context alone")
     learn_context_weight: bool = Field(default=False, description="let joint tuning move λ")

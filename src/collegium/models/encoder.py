@@ -17,6 +17,7 @@ from collegium.core.errors import DataError, RunError
 from collegium.core.shapes import TokenMask
 from collegium.data.items import Item, Modality, modality_of
 from collegium.models.pixels import pixel_values, reads_pictures
+from collegium.moe.architectures import first_position
 
 CHUNK = 4096  # items whose token ids are held at a time
 MODEL_INPUTS = ("input_ids", "attention_mask", "position_ids", "pixel_values")
@@ -56,6 +57,7 @@ class Encoder:
         )
         inputs = {"input_ids": encoded["input_ids"], "attention_mask": encoded["attention_mask"]}
         inputs["position_ids"] = (inputs["attention_mask"].cumsum(dim=1) - 1).clamp(min=0)
+        inputs["position_ids"] += first_position(self.model.config)
         return {name: value.to(self.model.device) for name, value in inputs.items()}
 
 

@@ -6,6 +6,7 @@ pass stops after the last layer asked for: with a decision at layer 1 of 6 it co
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,13 +42,28 @@ def ffn_input_means(
 def norm_bound(encoder: Encoder, architecture: Architecture, layer: int) -> float:
     """B: no text can have a mean FFN input longer than this (L2), whatever it says.
 
-    z is the output of a LayerNorm, γ ∘ x̂ + β with ‖x̂‖ ≤ √d, so ‖z‖ ≤ max|γ| √d + ‖β‖; a mean is no longer. It
-    depends on the public seed alone.
+    Where z is the output of a normalisation, γ ∘ x̂ + β with ‖x̂‖ ≤ √d (LayerNorm and RMSNorm; Gemma's γ is 1 + weight),
+    ‖z‖ ≤ max|γ| √d + ‖β‖. In OLMo-2 z is the residual stream itself: an embedding and the normalised outputs of the
+    sublayers before, so that their bounds add up. A mean is no longer. B depends on the public seed alone.
     """
-    norm = layers_of(encoder.model, architecture)[layer].get_submodule(architecture.norm)
-    parameters = dict(norm.named_parameters())
-    gamma, beta = parameters["weight"].detach().double(), parameters["bias"].detach().double()
-    return float(gamma.abs().max() * gamma.numel() ** 0.5 + beta.norm())
+    layers = layers_of(encoder.model, architecture)
+    if architecture.norm:
+        return _longest_output(layers[layer].get_submodule(architecture.norm), architecture.norm_offset)
+    embedding: Any = encoder.model.base_model.get_submodule(architecture.embedding)
+    bound = float(embedding.weight.detach().double().norm(dim=1).max())
+    after_attention, after_ffn = architecture.residual_norms
+    for index in range(layer + 1):
+        bound += _longest_output(layers[index].get_submodule(after_attention))
+        if index < layer:
+            bound += _longest_output(layers[index].get_submodule(after_ffn))
+    return bound
+
+
+def _longest_output(norm: nn.Module, offset: float = 0.0) -> float:
+    parameters = {name: parameter.detach().double() for name, parameter in norm.named_parameters()}
+    gamma = parameters["weight"] + offset
+    beta = parameters.get("bias")
+    return float(gamma.abs().max() * gamma.numel() ** 0.5 + (0.0 if beta is None else beta.norm()))
 
 
 class _Enough(Exception):

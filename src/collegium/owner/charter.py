@@ -17,6 +17,7 @@ from collegium.core.errors import ArtifactError, IncompatibleSeedModel, RecipeEr
 from collegium.core.recipe import Agreement, Label, Name, Recipe, Settings
 from collegium.models.seed_model import SeedModel
 from collegium.models.tasks import ClassSet, class_set
+from collegium.moe.architectures import CONTEXTS
 from collegium.selection.pool import Pool
 
 CHARTER = "charter.json"
@@ -89,8 +90,8 @@ def write_charter(
         labels: class names of every owner that publishes them.
 
     Raises:
-        RecipeError: an owner that publishes labels has none; a layer that the seed does not have; too few owners
-            for experts_per_token; a task that the seed or the owners' terms do not allow.
+        RecipeError: an owner that publishes labels has none; a layer that the seed does not have; a context that it
+            cannot have; too few owners for experts_per_token; a task that the seed or the owners' terms do not allow.
     """
     _check_task(recipe, seed, pool)
     router = recipe.router
@@ -99,6 +100,13 @@ def write_charter(
             "router.decide_layer is beyond the seed model.",
             got=router.decide_layer,
             expected=f"0 to {seed.num_layers - 1}",
+        )
+    contexts = CONTEXTS[seed.architecture.kind]
+    if router.context not in contexts:
+        raise RecipeError(
+            f"router.context does not fit the seed model, a model of kind {seed.architecture.kind}.",
+            got=router.context,
+            expected=f"one of {', '.join(contexts)}",
         )
     if router.experts_per_token > len(recipe.owners) + router.fallback:
         raise RecipeError(
