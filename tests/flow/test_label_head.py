@@ -73,6 +73,9 @@ def test_every_owner_is_answered_with_its_own_labels_among_all(run):
     assert unified.classes.names == tuple((owner, kind) for owner in KINDS for kind in sorted(KINDS[owner]))
     heads = [load_file(folder / "contributions" / owner / HEAD)["rows"] for owner in KINDS]
     assert torch.equal(unified.classes.embeddings, torch.cat(heads))
+    card = (folder / "model" / "README.md").read_text()
+    assert "AutoImageProcessor" in card
+    assert "image-encoder" in card
 
 
 def test_the_same_recipe_gives_the_same_hashes(run, recipe, tmp_path):

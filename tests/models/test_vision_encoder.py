@@ -13,8 +13,10 @@ from collegium.data.images import picture_of
 from collegium.models.encoder import check_modality, embed_texts
 from collegium.models.ffn_inputs import ffn_input_means, norm_bound
 from collegium.models.seed_model import load_seed_model
+from families import FAMILIES, TEXTS, tiny_seed
 from tiny import draw
 
+VISION = [family for family in FAMILIES if family not in TEXTS]
 PICTURES = [picture_of(draw(kind, n, side)) for kind in ("bag", "shoe") for n, side in enumerate((8, 16, 23))]
 
 
@@ -79,3 +81,19 @@ def test_texts_and_pictures_do_not_mix(vision_seed, seed):
     for encoder, items in ((vision_seed, ["a text"]), (seed, PICTURES)):
         with pytest.raises(DataError, match="does not read the data of the pool"):
             check_modality(encoder, items, "pool")
+
+
+@pytest.mark.parametrize("family", VISION)
+def test_every_vision_family_loads_and_embeds(family, tmp_path):
+    model = tiny_seed(family)
+    model.save_pretrained(tmp_path)
+    side, half = model.config.image_size, [0.5, 0.5, 0.5]
+    ViTImageProcessorPil(size={"height": side, "width": side}, image_mean=half, image_std=half).save_pretrained(
+        tmp_path
+    )
+    seed = load_seed_model(str(tmp_path))
+    embeddings = embed_texts(seed, PICTURES)
+    hidden = seed.model(**seed.tokenise(PICTURES[:1])).last_hidden_state
+    assert hidden.shape[1] == seed.max_length
+    assert np.allclose(np.linalg.norm(embeddings, axis=1), 1, atol=1e-5)
+    assert np.allclose(embed_texts(seed, PICTURES, batch_size=1), embeddings, atol=1e-5)

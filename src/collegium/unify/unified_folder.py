@@ -19,6 +19,7 @@ from transformers import AutoModel
 
 from collegium.core.artifacts import Artifact, canonical_json, read_artifact, writing
 from collegium.core.errors import ArtifactError
+from collegium.data.items import Modality
 from collegium.models.encoder import Encoder
 from collegium.models.seed_model import load_tokenizer
 from collegium.models.tasks import ClassSet
@@ -82,7 +83,7 @@ def write_unified(
         save_file({"embeddings": classes.embeddings}, folder / CLASSES)
         (folder / FACTS).write_bytes(canonical_json(description))
         (folder / LEDGER).write_bytes(canonical_json({one.owner: one.ledger for one in contributions}))
-        (folder / CARD).write_text(_card(charter, contributions, facts), encoding="utf-8")
+        (folder / CARD).write_text(_card(charter, contributions, facts, encoder.modality), encoding="utf-8")
     return read_artifact(path, KIND)
 
 
@@ -115,12 +116,15 @@ def read_unified(path: Path) -> UnifiedModel:
     return UnifiedModel(artifact, encoder, classes, facts)
 
 
-def _card(charter: Charter, contributions: Sequence[Contribution], facts: Mapping[str, Any]) -> str:
+def _card(charter: Charter, contributions: Sequence[Contribution], facts: Mapping[str, Any], modality: Modality) -> str:
     router = charter.terms.router
+    reader, tag = {"text": ("AutoTokenizer", "sentence-encoder"), "image": ("AutoImageProcessor", "image-encoder")}[
+        modality
+    ]
     lines = [
         "---",
         "library_name: transformers",
-        "tags: [mixture-of-experts, collegium, sentence-encoder]",
+        f"tags: [mixture-of-experts, collegium, {tag}]",
         "---",
         f"# {charter.terms.project}",
         "",
@@ -141,7 +145,7 @@ def _card(charter: Charter, contributions: Sequence[Contribution], facts: Mappin
         "No protection mechanism was applied where the ledger says ε = infinity; see `ledger.json`.",
         "",
         "```python",
-        "from transformers import AutoModel, AutoTokenizer",
+        f"from transformers import AutoModel, {reader}",
         "model = AutoModel.from_pretrained(folder, trust_remote_code=True)  # or: import collegium",
         "```",
         "",
