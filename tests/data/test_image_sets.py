@@ -105,7 +105,17 @@ def test_the_pool_of_the_vision_recipe_holds_no_picture_of_its_owners(cifar, mon
     assert not private & {picture.content_hash for picture in pool.texts}
 
 
-def test_emoji_are_the_bitmaps_of_the_font(tmp_path, monkeypatch):
+def test_emoji_are_the_bitmaps_of_the_font():
+    try:
+        emoji = CATALOGUE["emoji"].load()
+    except DataError:
+        pytest.skip("the font is not installed")
+    assert len(emoji) > 1000
+    assert emoji.labels is None
+    assert {picture.pixels.shape for picture in emoji.texts[:50]} == {(128, 136, 3)}
+
+
+def test_without_the_font_the_error_says_how_to_fetch_it(tmp_path, monkeypatch):
     monkeypatch.setenv("COLLEGIUM_EMOJI", str(tmp_path))
     with pytest.raises(DataError, match=r"fetch_debian\.sh emoji"):
         CATALOGUE["emoji"].load()

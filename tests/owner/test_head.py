@@ -12,13 +12,17 @@ from safetensors.torch import load_file, save_file
 
 from collegium.core.artifacts import read_artifact, writing
 from collegium.core.errors import DataError, InvalidContribution, RecipeError
-from collegium.core.recipe import OwnerRecipe
+from collegium.core.recipe import OwnerRecipe, TrainingSettings
 from collegium.models.encoder import embed_texts
+from collegium.models.proxy_targets import label_targets
+from collegium.models.tasks import matching_loss
+from collegium.owner import training
 from collegium.owner.charter import POOL_DOMAIN, write_charter
 from collegium.owner.contribute import contribute, load_private, plan_contribution
 from collegium.owner.contribution import EXPERT, HEAD, LEDGER
 from collegium.owner.head import ANCHORS, head_classes, starting_rows
 from collegium.owner.pool_targets import pool_targets
+from collegium.owner.training import Expert, train_expert
 from collegium.owner.validate import read_contribution
 from collegium.privacy.release_store import ReleaseStore
 from collegium.selection.pool import is_held_out
@@ -112,6 +116,40 @@ def test_label_matching_has_no_head(contributions, charter, pool, seed, data_fol
 def test_the_same_seed_gives_the_same_contribution(head_charter, contribution, owner, pool, seed, tmp_path):
     again = contribute(head_charter, owner, pool, seed, tmp_path / "farm", ReleaseStore(tmp_path / "store"))
     assert again.sha256 == read_artifact(contribution).sha256
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+@pytest.mark.parametrize("parameters", ["full", "lora"])
+def test_a_killed_training_ends_with_the_rows_of_an_undisturbed_one(
+    head_charter, pool, seed, tmp_path, monkeypatch, parameters
+):
+    rows = torch.nn.functional.normalize(torch.randn(2, seed.dim, generator=torch.Generator().manual_seed(0)), dim=1)
+    classes = head_classes(head_charter, pool, {"farm": rows})
+    texts = ["the old cow", "a hen here", "wheat far", "an oat rye"] * 4
+    targets = label_targets([0, 0, 1, 1] * 4, range(len(classes.names)), classes)
+    settings = TrainingSettings(epochs=2, batch_size=8, learning_rate=1e-2, parameters=parameters, rank=4)
+
+    def train(checkpoints: Path | None = None) -> Expert:
+        return train_expert(seed, texts, targets, classes, settings, [1, 2], 0, checkpoints, head_rows=2)
+
+    undisturbed = train()
+    assert undisturbed.head is not None
+    assert not torch.allclose(undisturbed.head, rows, atol=1e-3)
+    steps = iter(range(100))
+
+    def interrupted(*arguments: object) -> torch.Tensor:
+        if next(steps) == 3:  # in the second epoch
+            raise KeyboardInterrupt
+        return matching_loss(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "matching_loss", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path)
+    assert (tmp_path / "checkpoint-2").is_dir()
+    resumed = train(tmp_path)
+    assert torch.equal(resumed.head, undisturbed.head)
+    assert all(torch.equal(resumed.tensors[name], tensor) for name, tensor in undisturbed.tensors.items())
 
 
 def spoiled(contribution: Path, folder: Path, rows: torch.Tensor | None, name: str = "rows") -> Path:
