@@ -65,6 +65,27 @@ def test_at_once_token_by_token_and_in_chunks_are_the_same(family, context, deci
                 assert torch.equal(experts[layer], routing.experts)
 
 
+@pytest.mark.parametrize("experts_per_token", [1, 2])
+def test_the_first_tokens_take_the_seeds_ffn_and_the_others_go_where_they_went(experts_per_token):
+    seed, lengths = tiny_seed("llama"), [9, 3, 7]
+    options = {"noise": 0.1, "steepness": 3.0, "decide": "every-layer", "experts_per_token": experts_per_token}
+    model, batch = tiny_unified(seed, warmup_tokens=4, **options), tiny_inputs("llama", lengths, side="left")
+    output = model(**batch, output_routing=True)
+    expected = seed(**batch, position_ids=(batch["attention_mask"].cumsum(dim=1) - 1).clamp(min=0)).logits
+    plain = tiny_unified(seed, **options)(**batch, output_routing=True)
+    for row, length in enumerate(lengths):
+        early = slice(9 - length, min(9, 9 - length + 3))
+        assert (output.logits[row, early] - expected[row, early]).abs().max() < CLOSE * expected.abs().max()
+        assert (output.routings[0].experts[row, early] == 3).all()
+        late = slice(9 - length + 3, 9)
+        assert torch.equal(output.routings[0].experts[row, late], plain.routings[0].experts[row, late])
+    ids = batch["input_ids"][:1]
+    logits, _ = in_chunks(model, torch.split(ids, 1, dim=1))
+    assert (logits - output.logits[:1]).abs().max() < CLOSE * logits.abs().max()
+    with pytest.raises(ValueError, match="warmup_tokens = 4 needs context = 'causal', got 'token'"):
+        tiny_unified(seed, warmup_tokens=4, context="token")
+
+
 @pytest.mark.parametrize("context", ["causal", "seed"])
 @pytest.mark.parametrize("decide", DECISIONS)
 def test_what_comes_later_changes_nothing_earlier(context, decide):

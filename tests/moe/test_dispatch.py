@@ -9,9 +9,9 @@ from collegium.moe.experts import FeedForward, dispatch
 DIM, INNER, EXPERTS = 6, 10, 5
 
 
-def make_experts():
+def make_experts(gated=False):
     torch.manual_seed(0)
-    return nn.ModuleList(FeedForward(DIM, INNER, "gelu") for _ in range(EXPERTS))
+    return nn.ModuleList(FeedForward(DIM, INNER, "gelu", gated=gated, bias=not gated) for _ in range(EXPERTS))
 
 
 def plain_loop(hidden, chosen, weights, experts):
@@ -29,12 +29,21 @@ def case(rows, experts_per_token, used=EXPERTS, dtype=torch.float32):
     return hidden, order[:, :experts_per_token], weights
 
 
+@pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize(("rows", "k", "used"), [(1, 1, 5), (40, 1, 5), (40, 2, 5), (40, 5, 5), (40, 2, 2), (3, 1, 1)])
-def test_grouped_dispatch_is_the_plain_loop(rows, k, used):
-    experts = make_experts()
+def test_grouped_dispatch_is_the_plain_loop(rows, k, used, gated):
+    experts = make_experts(gated)
     hidden, chosen, weights = case(rows, k, used)
     expected = plain_loop(hidden, chosen, weights, experts)
     torch.testing.assert_close(dispatch(hidden, chosen, weights, experts), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_gated_expert_is_the_formula():
+    expert = make_experts(gated=True)[0]
+    hidden = case(7, 1)[0]
+    gate, up, down = expert.gate_proj.weight, expert.up_proj.weight, expert.down_proj.weight
+    expected = (torch.nn.functional.gelu(hidden @ gate.T) * (hidden @ up.T)) @ down.T
+    torch.testing.assert_close(expert(hidden), expected)
 
 
 def test_gradients_are_those_of_the_plain_loop():

@@ -13,6 +13,8 @@ class MoEConfig:
         expert_names: owners, in the order of the experts.
         decide: `once` (layers below `decide_layer` keep the seed's FFN alone) or `every-layer`.
         context: `token`, `sequence` (not in decoders), `causal` (decoders alone) or `seed`.
+        warmup_tokens: with `context: causal`, tokens with fewer than so many up to themselves take the seed's FFN: a
+            mean over a few tokens tells little.
         fallback: the seed's own FFN can be picked, as the last expert.
     """
 
@@ -24,11 +26,12 @@ class MoEConfig:
     experts_per_token: int = 1
     weighting: Literal["straight-through", "renormalised", "softmax"] = "straight-through"
     learn_context_weight: bool = False
+    warmup_tokens: int = 0
     fallback: bool = False
 
     @property
     def keeps_seed_ffn(self) -> bool:
-        return self.fallback or self.context == "seed"
+        return self.fallback or self.context == "seed" or self.warmup_tokens > 0
 
     @property
     def first_moe_layer(self) -> int:

@@ -120,7 +120,7 @@ def running_totals(scores: Tensor, mask: Tensor | None, before: Tensor | None) -
     Returns:
         float32; [items, tokens, experts + 1]; the same whether a text comes at once or token by token.
     """
-    tokens = torch.ones_like(scores[..., :1]) if mask is None else mask.unsqueeze(-1).to(scores.dtype)
+    tokens = scores.new_ones(*scores.shape[:2], 1) if mask is None else mask.unsqueeze(-1).to(scores.dtype)
     counted = torch.cat([torch.where(tokens.bool(), scores, 0.0), tokens], dim=-1)  # [items, tokens, experts + 1]
     totals = counted.cumsum(dim=1)
     return totals if before is None else totals + before

@@ -1,7 +1,5 @@
 """The MoE layer that stands where a seed layer had its feed-forward network."""
 
-from functools import partial
-
 import torch
 from torch import Tensor, nn
 
@@ -18,10 +16,11 @@ class MoEFeedForward(nn.Module):
         layer: index of the layer, from 0.
         slot: which of the routed layers it is, from 0: the place of its memory in a cache.
         num_layers: layers of the model.
-        experts: as many as can be picked; where `context` is `seed` or there is a fallback, the last is the seed's.
+        experts: as many as can be picked; with `context: seed`, a fallback or a warm-up the last is the seed's.
         context: `token`, `sequence`, `causal` or `seed`: what the router sees beside the token.
         router: None where an earlier layer decides.
         share_decision: whether later layers reuse the decision taken here (`decide: once`).
+        warmup_tokens: with `causal`, tokens with fewer than so many up to themselves take the seed's FFN.
     """
 
     def __init__(
@@ -33,10 +32,11 @@ class MoEFeedForward(nn.Module):
         context: str,
         router: Router | None,
         share_decision: bool,
+        warmup_tokens: int = 0,
     ):
         super().__init__()
         self.layer, self.slot, self.num_layers = layer, slot, num_layers
-        self.context, self.share_decision = context, share_decision
+        self.context, self.share_decision, self.warmup_tokens = context, share_decision, warmup_tokens
         self.router = router
         self.experts = nn.ModuleList(experts)
 
@@ -68,22 +68,28 @@ class MoEFeedForward(nn.Module):
             return router(hidden, None)
         if self.context == "sequence":
             return router(hidden, lambda scores: masked_mean(scores, state.mask).unsqueeze(1))
-        return router(
-            hidden, self._causal(router, hidden, state) if self.context == "causal" else self._seed(router, state)
-        )
+        if self.context == "seed":
+            return router(hidden, self._seed(router, state))
+        before = self._remembered(router, hidden, state)
+        routing = router(hidden, lambda scores: running_mean(running_totals(scores, state.mask, before)))
+        if self.warmup_tokens == 0:
+            return routing
+        earlier = None if before is None else before[..., -1:]
+        counts = running_totals(hidden[..., :0].float(), state.mask, earlier)  # [items, tokens, 1]
+        return with_seed_first(routing, counts < self.warmup_tokens, seed_expert=len(self.experts) - 1)
 
-    def _causal(self, router: Router, hidden: Tensor, state: RoutingState) -> Context:
-        """The running mean over the tokens so far, those in the cache included."""
-        totals = partial(running_totals, mask=state.mask, before=None)
-        if state.cache is not None:
-            memory = memory_of(state.cache, self.num_layers, self.slot, TokenMemory)
-            earlier = memory.state
-            check_past(0 if earlier is None else earlier.shape[1], state.past)
-            totals = partial(running_totals, mask=state.mask, before=None if earlier is None else earlier[:, -1:])
-            with torch.no_grad():
-                new = totals(router.linear(hidden))
-            memory.state = new if earlier is None else torch.cat([earlier, new], dim=1)
-        return lambda scores: running_mean(totals(scores))
+    def _remembered(self, router: Router, hidden: Tensor, state: RoutingState) -> Tensor | None:
+        """Totals at the last token before this pass; those of this pass are put into the cache, if there is one."""
+        if state.cache is None:
+            return None
+        memory = memory_of(state.cache, self.num_layers, self.slot, TokenMemory)
+        earlier = memory.state
+        check_past(0 if earlier is None else earlier.shape[1], state.past)
+        before = None if earlier is None else earlier[:, -1:]
+        with torch.no_grad():
+            new = running_totals(router.linear(hidden), state.mask, before)
+        memory.state = new if earlier is None else torch.cat([earlier, new], dim=1)
+        return before
 
     def _seed(self, router: Router, state: RoutingState) -> Context:
         """The mean in the seed's pass over the prompt: of this pass, or of the one that filled the cache."""
@@ -97,3 +103,17 @@ class MoEFeedForward(nn.Module):
         assert means is not None
         scores = router.linear(means).unsqueeze(1)  # [items, 1, experts]
         return lambda _: scores
+
+
+def with_seed_first(routing: Routing, early: Tensor, seed_expert: int) -> Routing:
+    """The same routing, but tokens that come too early to be routed take the seed's FFN alone.
+
+    Args:
+        early: bool; [items, tokens, 1].
+        seed_expert: index of the seed's FFN.
+    """
+    alone = torch.zeros_like(routing.weights)
+    alone[..., 0] = 1.0
+    return routing._replace(
+        experts=torch.where(early, seed_expert, routing.experts), weights=torch.where(early, alone, routing.weights)
+    )

@@ -91,6 +91,7 @@ class MoEMixin:
                 config.context,
                 router if decides else None,
                 share_decision=config.decide == "once",
+                warmup_tokens=config.warmup_tokens,
             )
             layers[index].set_submodule(architecture.ffn, moe)
             if architecture.identity:
@@ -125,6 +126,8 @@ def _check(config: Any, architecture: Architecture) -> None:
             f"context = {config.context!r} is not supported in {config.seed_model_type}, a model of kind "
             f"{architecture.kind}: {why}; use one of {', '.join(allowed)}"
         )
+    if config.warmup_tokens and config.context != "causal":
+        raise ValueError(f"warmup_tokens = {config.warmup_tokens} needs context = 'causal', got {config.context!r}")
 
 
 def _with_experts(seed_forward: Callable) -> Callable:

@@ -10,7 +10,7 @@ from torch import Tensor
 from collegium.core.recipe import RouterSettings, TrainingSettings
 from collegium.models.encoder import Encoder
 from collegium.models.seed_model import VOLATILE, SeedModel
-from collegium.moe.architectures import ffn_parameter_names
+from collegium.moe.architectures import ffn_parameter_names, layers_path
 from collegium.moe.modeling import UNIFIED_CLASSES
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -50,7 +50,7 @@ def unified_model(
     for index, tensors in enumerate(members):
         for neutral, tensor in tensors.items():
             _, layer, matrix, parameter = neutral.split(".")
-            prefix = f"{seed.architecture.layers}.{layer}.{seed.architecture.ffn}.experts"
+            prefix = f"{layers_path(model, seed.architecture)}.{layer}.{seed.architecture.ffn}.experts"
             state[f"{prefix}.{index}.{matrix}.{parameter}"] = tensor
     routers = {name: tensor for name, tensor in own_state.items() if ".router." in name}
     model.load_state_dict({**state, **routers}, strict=True)
