@@ -58,6 +58,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     torch.manual_seed(options.random_seed)
     pictures = load_pictures(limit=512 if options.quick else None)
     start = time.perf_counter()
@@ -152,7 +153,10 @@ def contrast(projected: Tensor) -> Tensor:
 
 
 def augment(batch: Tensor) -> Tensor:
-    """Random crops and flips, and colours changed, inverted or removed; another view of each picture."""
+    """Another view of each picture: a random crop, flipped or not, its colours changed, removed or inverted.
+
+    Colours are changed a good deal, since they alone would tell most pictures apart.
+    """
     count = len(batch)
     scale = (0.25 + 0.75 * torch.rand(count)).sqrt()
     ratio = torch.exp((torch.rand(count) - 0.5) * 0.5)
@@ -164,13 +168,13 @@ def augment(batch: Tensor) -> Tensor:
     theta[:, 1, 1], theta[:, 1, 2] = height, shift[:, 1] * (1 - height)
     grid = functional.affine_grid(theta, list(batch.shape), align_corners=False)
     view = functional.grid_sample(batch, grid, padding_mode="reflection", align_corners=False)
-    gain = 1 + (torch.rand(count, 3, 1, 1) - 0.5) * 0.4
+    gain = 1 + (torch.rand(count, 3, 1, 1) - 0.5) * 0.8
     contrast_gain = 0.6 + 0.8 * torch.rand(count, 1, 1, 1)
     mean = view.mean(dim=(1, 2, 3), keepdim=True)
     view = ((view - mean) * contrast_gain + mean) * gain + (torch.rand(count, 1, 1, 1) - 0.5) * 0.4
     grey = view.mean(dim=1, keepdim=True).expand(-1, 3, -1, -1)
-    view = torch.where(torch.rand(count, 1, 1, 1) < 0.2, grey, view)
-    return view.clamp(0, 1)
+    view = torch.where(torch.rand(count, 1, 1, 1) < 0.3, grey, view).clamp(0, 1)
+    return torch.where(torch.rand(count, 1, 1, 1) < 0.2, 1 - view, view)
 
 
 def write_seed(model: ViTModel, folder: Path) -> None:
