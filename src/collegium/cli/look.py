@@ -80,7 +80,7 @@ def evaluate(
         print(json.dumps(results, ensure_ascii=False, indent=2))
         return
     console = Console(highlight=False)
-    table = Table("domain", "texts", "union", "told", *(f"→ {escape(name)}" for name in results["routing"]["experts"]))
+    table = Table("domain", "inputs", "union", "told", *(f"→ {escape(name)}" for name in results["routing"]["experts"]))
     for name, count in results["examples"].items():
         last = list(results["routing"]["by_layer"].values())[-1]
         shares = [f"{share:.1%}" for share in last[name]]
@@ -89,8 +89,8 @@ def evaluate(
     console.print(table)
     routed = results["routing"]["sequence"]
     if routed is not None:
-        console.print(f"texts routed to their own domain's expert: {routed:.1%}", markup=False)
-    console.print(f"{results['texts_per_second']:.0f} texts a second", markup=False)
+        console.print(f"inputs routed to their own domain's expert: {routed:.1%}", markup=False)
+    console.print(f"{results['texts_per_second']:.0f} inputs a second", markup=False)
 
 
 def predict(
