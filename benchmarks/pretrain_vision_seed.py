@@ -62,7 +62,7 @@ def main() -> None:
     torch.manual_seed(options.random_seed)
     pictures = load_pictures(limit=512 if options.quick else None)
     start = time.perf_counter()
-    model = pretrain(pictures, steps=3 if options.quick else options.steps)
+    model = standardise(pretrain(pictures, steps=3 if options.quick else options.steps), pictures)
     seconds = time.perf_counter() - start
     write_seed(model, options.out)
     metrics: dict[str, float] = {"pictures": len(pictures)}
@@ -71,7 +71,7 @@ def main() -> None:
     row = {
         "benchmark": "pretrain_vision_seed",
         "method": "simclr with dropped patches",
-        "case": {"steps": options.steps, "quick": options.quick},
+        "case": {"steps": 3 if options.quick else options.steps, "quick": options.quick},
         "random_seed": options.random_seed,
         "threads": options.threads,
         "seconds": [seconds],
@@ -129,6 +129,24 @@ def pretrain(pictures: Tensor, steps: int) -> ViTModel:
             schedule.step()
             bar.advance(1)
     return model.eval()
+
+
+def standardise(model: ViTModel, pictures: Tensor) -> ViTModel:
+    """Shift and scale the last LayerNorm so that embeddings of the pool have mean 0 and variance 1 in each dimension.
+
+    Contrastive features lie in a narrow cone (here: mean cosine 0.73 over the pool), where cosines, and with them the
+    selection, the head and the overlap check, tell little apart.
+    """
+    with torch.inference_mode():
+        states = [
+            model(pixel_values=(chunk.float() / 255 - 0.5) / 0.5).last_hidden_state.mean(dim=1)
+            for chunk in pictures.split(512)
+        ]
+    deviation, mean = torch.std_mean(torch.cat(states), dim=0)
+    norm = model.layernorm
+    norm.weight.data = norm.weight.data / deviation
+    norm.bias.data = (norm.bias.data - mean) / deviation
+    return model
 
 
 def embed(model: ViTModel, pixels: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ def test_without_pool_labels_but_with_classes_of_the_pool_the_seed_answers_among
     targets = proxy_targets(embeddings, None, classes, ":pool", SCALE)
     answers = seed_answers(embeddings, classes.embeddings[4:], SCALE)
     np.testing.assert_array_equal(targets.probabilities, np.hstack([np.zeros((3, 4)), answers]))
-    np.testing.assert_array_equal(targets.allowed, np.ones((3, 6)))
+    np.testing.assert_array_equal(targets.allowed, [[0, 0, 0, 0, 1, 1]] * 3)
 
 
 def test_with_pool_labels_a_proxy_teaches_its_label_among_the_pools_classes():

@@ -67,7 +67,7 @@ def test_the_anchors_are_the_same_for_every_owner_and_never_held_out(head_charte
     assert [name for name, _ in both.public().names] == ["farm", "farm", "port", "port"]
 
 
-def test_a_proxy_teaches_the_seeds_similarities_and_that_no_row_is_its_own(head_charter, pool, seed):
+def test_a_proxy_teaches_the_seeds_similarities_and_nothing_about_rows(head_charter, pool, seed):
     rows = torch.nn.functional.normalize(torch.randn(2, seed.dim), dim=1)
     classes = head_classes(head_charter, pool, {"farm": rows})
     items = [3, 50, 90]
@@ -77,7 +77,8 @@ def test_a_proxy_teaches_the_seeds_similarities_and_that_no_row_is_its_own(head_
     expected = (head_charter.terms.training.logit_scale * expected).softmax(dim=1)
     assert np.allclose(targets.probabilities[:, anchors], expected.numpy(), atol=1e-6)
     assert not targets.probabilities[:, :2].any()
-    assert (targets.allowed == 1).all()  # the owner's rows compete, as wrong answers
+    assert not targets.allowed[:, :2].any()
+    assert (targets.allowed[:, anchors] == 1).all()
 
 
 def test_rows_are_trained_and_leave_with_unit_length(head_charter, contribution, pool, seed, owner):

@@ -46,13 +46,15 @@ def proxy_targets(
         embeddings: the seed's embeddings of the items.
         labels: the pool's labels of the items; None = distillation.
         classes: all classes, those of the pool (where it is prompted) among them.
-        pool_domain: name of the pool's classes in `classes`, which alone are right answers; None = all may be right.
+        pool_domain: name of the pool's classes in `classes`, which alone compete; None = all compete.
     """
     if pool_domain is None or labels is None:
         right = list(range(len(classes.names))) if pool_domain is None else classes.of(pool_domain)
         answers = np.zeros((len(embeddings), len(classes.names)), dtype=np.float32)
         answers[:, right] = seed_answers(embeddings, classes.embeddings[right], logit_scale)
-        return Targets(answers, np.ones_like(answers))
+        allowed = np.zeros_like(answers)
+        allowed[:, right] = 1.0
+        return Targets(answers, allowed)
     return label_targets([classes.index(pool_domain, label) for label in labels], classes.of(pool_domain), classes)
 
 

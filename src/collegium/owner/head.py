@@ -2,10 +2,12 @@
 
 logits = logit_scale · cosine(embedding of the item, row of the class). Owners train their rows apart and never see each
 other's, so a common scale must come from elsewhere: embeddings and rows are of length 1, the scale is fixed by the
-charter, and every owner's rows compete with the same *anchors*, the seed's embeddings of some pool items. On private
-examples the anchors are wrong answers. On proxies they are the right ones, in the proportions in which the seed sees
-them, and the owner's own rows are wrong. So the anchors do what class names do in label matching: the features of the
-seed are kept on public items (a distillation of its similarities), and no row grows attractive to what is nobody's.
+charter, and every owner's rows compete with the same *anchors*, the seed's embeddings of some pool items. So the
+anchors do what other owners' class names do in label matching. On private examples they are wrong answers. On proxies
+they alone compete, and are right in the proportions in which the seed sees them: the seed's features are kept on
+public items, by a distillation of its similarities (Tung & Mori 2019, arXiv:1907.09682, in the same spirit). An
+owner's rows stay out of that loss: proxies are chosen because they look like private examples, and a pool that holds
+other pictures of the owner's domain would teach that these are not its own.
 
 Labels of the pool are not used: their rows would belong to nobody and leave with nobody's contribution.
 
