@@ -1,6 +1,7 @@
 """Decoders with a cache: at once, token by token or in chunks, greedy, sampled or by beams, the answer is the same."""
 
 import copy
+import threading
 from functools import cache as cached
 
 import pytest
@@ -185,6 +186,21 @@ def test_repeated_chosen_reordered_copied_and_emptied_caches(context):
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
+def test_a_prompt_read_in_chunks_or_continued_from_a_cache_gives_the_same_text(context):
+    model, ids = model_of("llama", context, "every-layer"), three_texts("llama")
+    options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = model.generate(ids, **options)
+    if context == "seed":  # what the first pass reads is the prompt
+        with pytest.raises(ValueError, match="give the whole prompt"):
+            model.generate(ids, **options, prefill_chunk_size=5, prompt_length=TOKENS)
+    else:
+        assert torch.equal(model.generate(ids, **options, prefill_chunk_size=5), expected)
+    first = model.generate(ids, **{**options, "max_new_tokens": 3}, return_dict_in_generate=True)
+    rest = model.generate(first.sequences, **{**options, "max_new_tokens": 3}, cache=first.cache)
+    assert torch.equal(rest, expected)
+
+
+@pytest.mark.parametrize("context", CONTEXTS)
 def test_speculative_decoding_gives_the_greedy_text(context):
     model, draft = model_of("llama", context, "once"), model_of("llama", "token", "every-layer")
     ids = three_texts("llama", PROMPT)[:1]
@@ -272,6 +288,22 @@ def test_gradient_checkpointing_gives_the_same_loss_and_gradients(family, decide
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6)
     model.activation_checkpointing_disable()
     assert torch.equal(gradients_of(model, batch, labels)[0], expected_loss)
+
+
+def test_layers_are_replayed_in_another_thread_too():
+    """On a GPU the backward pass has threads of its own, which know nothing of the forward pass."""
+    model, batch = tiny_unified(tiny_seed("llama"), noise=0.1, steepness=3.0).train(), tiny_inputs("llama", [6, 9, 4])
+    model(**batch).logits.square().mean().backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    model.activation_checkpointing_enable()
+    loss = model(**batch).logits.square().mean()
+    thread = threading.Thread(target=loss.backward)
+    thread.start()
+    thread.join()
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    assert found.keys() == expected.keys()
+    assert all(torch.allclose(found[name], gradient, rtol=1e-4, atol=1e-6) for name, gradient in expected.items())
 
 
 def test_reentrant_checkpointing_is_refused():

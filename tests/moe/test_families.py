@@ -1,6 +1,7 @@
 """Every family of the table, by the same tests: copies of the seed are the seed; saved and loaded bit for bit."""
 
 import copy
+import inspect
 
 import pytest
 import torch
@@ -146,6 +147,13 @@ def test_the_context_of_an_image_is_the_mean_over_all_its_patches(family):
     )
     with pytest.raises(ValueError, match="not supported for images"):
         model(**batch, attention_mask=torch.ones(2, 10))
+
+
+@pytest.mark.parametrize("seed_class", UNIFIED_MODELS, ids=lambda seed_class: seed_class.__name__)
+def test_forward_shows_the_arguments_of_the_seeds_and_two_more(seed_class):
+    """`generate` and `Trainer` read them to know what a model takes."""
+    own, unified = (set(inspect.signature(one.forward).parameters) for one in (seed_class, UNIFIED_MODELS[seed_class]))
+    assert unified == own | {"output_routing", "prompt_length"}
 
 
 def test_a_loss_and_a_tuple_are_the_seeds():

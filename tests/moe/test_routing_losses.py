@@ -60,6 +60,17 @@ def test_load_balancing_loss_of_two_experts_per_token_counts_both():
     assert load_balancing_loss(logits, spread, torch.ones(1, 2, dtype=torch.long)).item() == pytest.approx(1.0)
 
 
+def test_load_balancing_loss_leaves_out_the_tokens_of_a_warm_up():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(2, 6, 3, generator=generator)
+    experts = logits.topk(2, dim=-1).indices
+    late = torch.tensor([[0, 0, 1, 1, 1, 1], [0, 0, 1, 1, 1, 0]])
+    expected = load_balancing_loss(logits, experts, late)
+    experts[:, :2] = 3  # the seed's FFN, which the router cannot pick
+    everywhere = torch.tensor([[1] * 6, [1, 1, 1, 1, 1, 0]])
+    assert torch.equal(load_balancing_loss(logits, experts, everywhere), expected)
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_case_15_what_stands_in_the_padding_changes_no_loss(side):
     generator = torch.Generator().manual_seed(0)

@@ -23,11 +23,12 @@ def load_balancing_loss(logits: Tensor, experts: Tensor, mask: Tensor) -> Tensor
 
     Args:
         logits: scores; [items, tokens, experts].
-        experts: chosen experts; [items, tokens, experts_per_token].
+        experts: chosen experts; [items, tokens, experts_per_token]; an index beyond the scores is the seed's FFN in a
+            warm-up: nobody routed that token, and it does not count.
         mask: 1 = token, 0 = padding; [items, tokens].
     """
     num_experts = logits.shape[-1]
-    tokens = mask.bool()
+    tokens = mask.bool() & (experts[..., 0] < num_experts)
     probabilities = logits.softmax(dim=-1)[tokens]  # [real tokens, experts]
     chosen = torch.nn.functional.one_hot(experts[tokens], num_experts).float()  # [real tokens, k, experts]
     return num_experts * (chosen.mean(dim=(0, 1)) * probabilities.mean(dim=0)).sum()

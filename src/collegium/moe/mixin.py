@@ -4,6 +4,7 @@ The surgery happens in `__init__`, so `from_pretrained`, `save_pretrained` and `
 disk there is one tensor for each expert and matrix; the router is float32 whatever the model's dtype.
 """
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -139,6 +140,7 @@ def _with_experts(seed_forward: Callable) -> Callable:
     """
     signature = inspect.signature(seed_forward)
 
+    @functools.wraps(seed_forward)
     def forward(
         self: Any, *args: Any, output_routing: bool = False, prompt_length: Tensor | int | None = None, **kwargs: Any
     ) -> MoEOutput | tuple:
@@ -162,7 +164,7 @@ def _with_experts(seed_forward: Callable) -> Callable:
     ]
     own = list(signature.parameters.values())
     before = [one for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    forward.__signature__ = signature.replace(parameters=[*before, *extra, *own[len(before) :]])  # pyright: ignore[reportFunctionMemberAccess]
+    forward.__signature__ = signature.replace(parameters=[*before, *extra, *own[len(before) :]])  # pyright: ignore[reportAttributeAccessIssue]
     return forward
 
 
