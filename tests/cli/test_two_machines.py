@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from collegium.cli.main import app
-from collegium.cli.owner import _store_beside
+from collegium.cli.options import store_beside
 from collegium.core.recipe import OwnerRecipe
 from tiny import DOMAINS, write_rows
 
@@ -85,7 +85,7 @@ def test_the_memory_of_releases_belongs_to_the_data_whatever_the_charter_calls_t
     data = tmp_path / "texts.jsonl"
     data.touch()
     stores = {
-        _store_beside(OwnerRecipe(name=name, data=str(data)), tmp_path / "elsewhere" / f"{name}.yaml")
+        store_beside(OwnerRecipe(name=name, data=str(data)), tmp_path / "elsewhere" / f"{name}.yaml")
         for name in ("newsroom", "newsroom-two")
     }
     assert stores == {tmp_path / ".collegium"}

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from collegium.core.errors import RecipeError
 from collegium.core.load_recipe import load_recipe, parse_settings
-from collegium.core.recipe import PAPER_ROUTER, Agreement, OwnerRecipe, Recipe, RouterSettings
+from collegium.core.recipe import (
+    DEFAULT_STEPS,
+    PAPER_ROUTER,
+    Agreement,
+    OwnerRecipe,
+    Recipe,
+    RouterSettings,
+    TrainingSettings,
+)
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "recipes").glob("**/*.yaml"))
@@ -185,3 +193,12 @@ def test_settings_cannot_be_changed_later():
     recipe = parse_settings(minimal(), Recipe)
     with pytest.raises(ValueError, match="frozen"):
         recipe.training.epochs = 7
+
+
+def test_training_takes_the_same_number_of_steps_for_every_owner_unless_epochs_are_asked_for():
+    assert TrainingSettings().steps == DEFAULT_STEPS
+    assert TrainingSettings().epochs is None
+    by_epochs = parse_settings(minimal(training={"epochs": 2}), Recipe).training
+    assert (by_epochs.steps, by_epochs.epochs) == (None, 2)
+    assert TrainingSettings.model_validate(by_epochs.model_dump()) == by_epochs
+    assert "exclude each other" in fault(minimal(training={"steps": 5, "epochs": 2}))

@@ -11,8 +11,9 @@ from safetensors import safe_open
 from collegium.core.artifacts import MANIFEST, read_artifact
 from collegium.core.recipe import OwnerRecipe
 from collegium.models.ffn_inputs import norm_bound
-from collegium.owner.contribute import contribute, load_private
+from collegium.owner.contribute import contribute
 from collegium.owner.contribution import CARD, EXPERT, LEDGER, PROXIES, ROUTING, safetensors_bytes
+from collegium.owner.private_data import load_private
 from collegium.owner.validate import expected_expert
 from collegium.privacy.ledger import contribution_ledger, ledger_json, routing_release
 from collegium.privacy.release_store import ReleaseStore
@@ -123,7 +124,7 @@ def test_neither_private_texts_nor_their_hashes_nor_their_number_are_in_it(made,
 
 def test_the_store_does_remember_the_private_hashes_so_the_search_above_would_find_them(made, private):
     for rows, path in made.items():
-        store = b"".join(file.read_bytes() for file in (path.parent / f"store {rows}").iterdir())
+        store = b"".join(file.read_bytes() for file in (path.parent / f"store {rows}").rglob("*") if file.is_file())
         assert hashlib.sha256(private[rows][0].encode()).hexdigest().encode() in store
 
 

@@ -9,8 +9,9 @@ from collegium.core.errors import ReleaseRefused
 from collegium.core.recipe import OwnerRecipe
 from collegium.models.encoder import embed_texts
 from collegium.owner import overlap as overlap_module
-from collegium.owner.contribute import contribute, load_private
+from collegium.owner.contribute import contribute
 from collegium.owner.overlap import find_overlap, refuse_overlap
+from collegium.owner.private_data import load_private
 from collegium.privacy.release_store import ReleaseStore
 from tiny import write_rows
 

@@ -9,7 +9,8 @@ import torch
 from collegium.core.recipe import OwnerRecipe
 from collegium.models.ffn_inputs import ffn_input_means
 from collegium.owner import contribute as contribute_module
-from collegium.owner.contribute import contribute, load_private
+from collegium.owner.contribute import contribute
+from collegium.owner.private_data import load_private
 from collegium.owner.routing_vectors import routing_vectors
 from collegium.owner.validate import read_contribution
 from collegium.privacy.release_store import ReleaseStore

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_limits
 
 from collegium.core.errors import InputError
-from collegium.selection import dpp
-from collegium.selection.dpp import SPANNED, TIE, select_dpp
+from collegium.selection import dpp, residuals
+from collegium.selection.dpp import select_dpp
+from collegium.selection.residuals import ROUNDING, SPANNED, TIE, Directions, Residuals
 
 KINDS = ("random", "clustered", "tight", "duplicates", "rank-deficient", "one-hot", "not unit-norm")
 RELEVANCES = ("equal", "uniform", "adversarial", "some never", "tiny")
@@ -49,6 +50,7 @@ def make_relevance(kind, num_items, rng):
 
 def naive_greedy(features, log_g, size, ridge, hashes):
     """Greedy MAP on the dense kernel by determinants, with the stated rules for ties and for the rank."""
+    spanned = max(SPANNED, 64 * np.finfo(features.dtype).eps ** 2)
     features = np.asarray(features, np.float64)
     kernel = features @ features.T + ridge * np.eye(len(features))
     norms = (features**2).sum(1)
@@ -63,7 +65,7 @@ def naive_greedy(features, log_g, size, ridge, hashes):
         signs, log_dets = np.linalg.slogdet(kernel[subsets[:, :, None], subsets[:, None, :]])
         with np.errstate(invalid="ignore"):
             values = np.where(signs > 0, np.exp(log_dets - kernel_log_det), 0.0)
-        alive = [j for j, i in enumerate(rest) if values[j] > (0 if ridge > 0 else SPANNED * norms[i])]
+        alive = [j for j, i in enumerate(rest) if values[j] > (0 if ridge > 0 else spanned * norms[i])]
         if not alive:
             break
         tie = {j: TIE * (ridge + norms[rest[j]]) for j in alive}
@@ -90,13 +92,14 @@ def make_hashes(num_items, rng):
     size=st.integers(1, 16),
     ridge=st.sampled_from([0.0, 1e-3, 0.1, 10.0]),
     active=st.sampled_from([1, 2, 5, 1024]),
+    dtype=st.sampled_from([np.float16, np.float32, np.float64]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_picks_are_those_of_the_dense_greedy(*, kind, relevance, num_items, dim, size, ridge, active, seed):
+def test_picks_are_those_of_the_dense_greedy(*, kind, relevance, num_items, dim, size, ridge, active, dtype, seed):
     rng = np.random.default_rng(seed)
-    features, log_g = make_features(kind, num_items, dim, rng), make_relevance(relevance, num_items, rng)
+    features, log_g = make_features(kind, num_items, dim, rng).astype(dtype), make_relevance(relevance, num_items, rng)
     hashes = make_hashes(num_items, rng)
-    with mock.patch.object(dpp, "ACTIVE", active), mock.patch.object(dpp, "CHUNK", 3):
+    with mock.patch.object(dpp, "ACTIVE", (active, active)), mock.patch.object(residuals, "CHUNK", 3):
         selection = select_dpp(features, log_g, size, ridge, hashes)
     picks, log_det = naive_greedy(features, log_g, size, ridge, hashes)
     assert selection.indices.tolist() == picks
@@ -124,9 +127,23 @@ def test_the_order_of_the_pool_does_not_matter(kind, relevance, ridge, active, s
     )
     order = rng.permutation(60)
     selection = select_dpp(features, log_g, 20, ridge, hashes)
-    with mock.patch.object(dpp, "ACTIVE", active):
+    with mock.patch.object(dpp, "ACTIVE", (active, active)):
         permuted = select_dpp(features[order], log_g[order], 20, ridge, [hashes[i] for i in order])
     assert order[permuted.indices].tolist() == selection.indices.tolist()
+
+
+def chen_greedy(features, log_g, size, ridge):
+    """Chen, Zhang, Zhou 2018 on the dense kernel, in float64; the lowest row where two are equal."""
+    scaled = features.astype(np.float64) * np.exp(log_g)[:, None]
+    kernel = scaled @ scaled.T + np.diag(ridge * np.exp(2 * log_g))
+    residual, rows, picks = kernel.diagonal().copy(), np.zeros((0, len(features))), []
+    for _ in range(min(size, features.shape[1]) if ridge == 0 else size):
+        item = int(np.argmax(residual))
+        row = (kernel[item] - rows[:, item] @ rows) / np.sqrt(residual[item])
+        rows, residual = np.vstack([rows, row]), residual - row**2
+        residual[item] = -np.inf
+        picks.append(item)
+    return picks
 
 
 @pytest.mark.parametrize("kind", ["random", "clustered", "tight", "duplicates"])
@@ -135,21 +152,67 @@ def test_the_order_of_the_pool_does_not_matter(kind, relevance, ridge, active, s
 def test_many_rounds_on_a_larger_pool(kind, ridge, active):
     rng = np.random.default_rng(5)
     features = make_features(kind, 3000, 48, rng).astype(np.float32)
-    log_g, size = np.log(rng.uniform(0.01, 1, 3000)), 80
-    with mock.patch.object(dpp, "ACTIVE", active):
-        selection = select_dpp(features, log_g, size, ridge, None)
-    # Chen, Zhang, Zhou 2018 on the dense kernel, in float64
-    scaled = features.astype(np.float64) * np.exp(log_g)[:, None]
-    kernel = scaled @ scaled.T + np.diag(ridge * np.exp(2 * log_g))
-    residual, rows, picks = kernel.diagonal().copy(), np.zeros((0, 3000)), []
-    limit = min(size, 48) if ridge == 0 else size
-    for _ in range(limit):
-        item = int(np.argmax(residual))
-        row = (kernel[item] - rows[:, item] @ rows) / np.sqrt(residual[item])
-        rows, residual = np.vstack([rows, row]), residual - row**2
-        residual[item] = -np.inf
-        picks.append(item)
-    assert selection.indices.tolist() == picks
+    log_g = np.log(rng.uniform(0.01, 1, 3000))
+    with mock.patch.object(dpp, "ACTIVE", (active, active)):
+        selection = select_dpp(features, log_g, 80, ridge, None)
+    assert selection.indices.tolist() == chen_greedy(features, log_g, 80, ridge)
+
+
+def test_items_that_float32_cannot_tell_apart():
+    # Thirty directions, each with a hundred items whose lengths differ by 1e-8: float32 sees one length, the order
+    # of the picks is decided by float64.
+    rng = np.random.default_rng(6)
+    centres = np.linalg.qr(rng.normal(size=(64, 30)))[0].T
+    features = np.repeat(centres, 100, axis=0)
+    log_g = 0.5 * np.log1p(-1e-8 * rng.permutation(3000))
+    assert np.float32(np.exp(log_g[:100])).std() < 1e-4
+    hashes = [f"{row:04d}" for row in range(3000)]
+    features = features.astype(np.float32)
+    for ridge in (0.0, 1e-3, 1e-6):
+        picks = select_dpp(features, log_g, 30, ridge, hashes).indices.tolist()
+        assert picks == chen_greedy(features, log_g, 30, ridge)
+
+
+@pytest.mark.parametrize("kind", ["random", "clustered", "tight", "duplicates", "one-hot"])
+@pytest.mark.parametrize("ridge", [0.0, 1e-3])
+def test_float32_stays_far_within_its_stated_rounding(kind, ridge):
+    rng = np.random.default_rng(7)
+    features = make_features(kind, 2000, 96, rng).astype(np.float32)
+    double = features.astype(np.float64)
+    directions = Directions(90, 96, ridge)
+    pool = Residuals(features, np.zeros(2000), directions, None)
+    true = ridge + (double**2).sum(1)
+    for steps in (1, 9, 30, 50):
+        for row in rng.permutation(2000)[:steps]:
+            direction, _ = directions.append(double[row], 1.0 + ridge)
+            true = np.maximum(true - (double @ direction) ** 2, ridge)
+        pool.leaders(2000)
+        assert (np.abs(pool.value - true) <= pool.error / 4 + 1e-12).all()
+    assert pool.error.max() < 4 * ROUNDING * np.finfo(np.float32).eps * np.sqrt(96 + 90)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e12, 1e30])
+def test_float32_features_of_unusual_length(scale):
+    features = (make_features("clustered", 500, 16, np.random.default_rng(8)) * scale).astype(np.float32)
+    selection = select_dpp(features, np.zeros(500), 16, 0.0)
+    reference = features.astype(np.float64) / scale
+    assert selection.indices.tolist() == chen_greedy(reference, np.zeros(500), 16, 0.0)
+
+
+def test_more_items_than_dimensions_again_and_again():
+    features = make_features("clustered", 2500, 12, np.random.default_rng(9)).astype(np.float32)
+    log_g = np.log(np.random.default_rng(9).uniform(0.2, 1, 2500))
+    selection = select_dpp(features, log_g, 120, 1e-2)
+    assert selection.indices.tolist() == chen_greedy(features, log_g, 120, 1e-2)
+
+
+@pytest.mark.parametrize("threads", [2, 5])
+def test_threads_change_nothing(threads):
+    features = make_features("clustered", 6000, 32, np.random.default_rng(10)).astype(np.float32)
+    log_g = np.log(np.random.default_rng(10).uniform(0.1, 1, 6000))
+    alone, together = (select_dpp(features, log_g, 60, 1e-3, threads=count) for count in (1, threads))
+    assert alone.indices.tolist() == together.indices.tolist()
+    assert alone.gains.tolist() == together.gains.tolist()
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -239,6 +302,7 @@ def test_other_wrong_arguments():
     for size, ridge, hashes, words in (
         (0, 1e-3, None, "at least 1"),
         (2, -1.0, None, "ridge"),
+        (2, 1e-300, None, "ridge"),
         (2, float("nan"), None, "ridge"),
         (2, float("inf"), None, "ridge"),
         (2, 1e-3, ["a"], "content hashes"),

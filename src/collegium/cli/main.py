@@ -10,7 +10,7 @@ import click
 import typer
 from rich.console import Console
 
-from collegium.cli import coordinator, look, owner, simulation
+from collegium.cli import coordinator, look, owner, select, simulation
 from collegium.core.errors import CollegiumError
 from collegium.reports.wording import clean
 
@@ -25,6 +25,7 @@ app = typer.Typer(
 app.command("run")(simulation.run)
 app.command("pool")(coordinator.pool)
 app.command("charter")(coordinator.charter)
+app.command("select")(select.select)
 app.command("contribute")(owner.contribute)
 app.command("inspect")(look.inspect)
 app.command("unify")(coordinator.unify)

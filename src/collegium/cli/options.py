@@ -8,6 +8,7 @@ import typer
 
 from collegium.core.errors import InputError
 from collegium.core.progress import set_quiet
+from collegium.core.recipe import OwnerRecipe
 
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="override a key of the recipe: router.init=raw")]
 Quiet = Annotated[
@@ -31,3 +32,35 @@ Threads = Annotated[
     int | None,
     typer.Option("--threads", help="CPU threads (hashes repeat for the same number)", callback=set_threads),
 ]
+
+
+def check_processes(processes: int | None) -> int | None:
+    """Refuse to work with no process."""
+    if processes is not None and processes < 1:
+        raise InputError("--processes is wrong.", got=processes, expected="1 or more")
+    return processes
+
+
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        help="most that select from shards at a time; changes the time alone",
+        callback=check_processes,
+    ),
+]
+Store = Annotated[
+    Path | None, typer.Option("--store", help="the owner's memory of releases; default: .collegium beside the data")
+]
+
+
+def store_beside(settings: OwnerRecipe, recipe: Path) -> Path:
+    """`.collegium` in the folder of the private data; beside the recipe where the data are no local path.
+
+    The same for every charter and name: the memory belongs to the data.
+    """
+    data = settings.data if isinstance(settings.data, str) else settings.data.get("train", "")
+    path = Path(data)
+    if data and path.exists():
+        return (path if path.is_dir() else path.parent) / ".collegium"
+    return recipe.parent / ".collegium"

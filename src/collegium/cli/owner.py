@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from collegium.cli.ledger import print_ledger
-from collegium.cli.options import Out, Overrides, PoolPath, Quiet, SeedName, Threads
+from collegium.cli.options import Out, Overrides, PoolPath, Processes, Quiet, SeedName, Store, Threads, store_beside
 from collegium.core.load_recipe import load_recipe
 from collegium.core.recipe import OwnerRecipe
 from collegium.owner.contribute import Plan
@@ -20,14 +20,12 @@ def contribute(
     pool: PoolPath,
     seed_model: SeedName,
     out: Out = None,
-    store: Annotated[
-        Path | None,
-        typer.Option("--store", help="the owner's memory of releases; default: .collegium beside the data"),
-    ] = None,
+    store: Store = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would leave")] = False,
     allow_overlap: Annotated[
         bool, typer.Option("--allow-overlap", help="go on though pool records are like private ones")
     ] = False,
+    processes: Processes = None,
     overrides: Overrides = None,
     threads: Threads = None,
     quiet: Quiet = False,
@@ -48,9 +46,9 @@ def contribute(
         _print_plan(owner.plan_contribution(agreed, settings, seed, allow_overlap), console)
         return
     opened = read_pool(pool, seed)
-    memory = ReleaseStore(store or _store_beside(settings, recipe))
+    memory = ReleaseStore(store or store_beside(settings, recipe))
     destination = out or Path(f"contribution-{settings.name}")
-    artifact = owner.contribute(agreed, settings, opened, seed, destination, memory, allow_overlap)
+    artifact = owner.contribute(agreed, settings, opened, seed, destination, memory, allow_overlap, processes)
     size = sum(entry["bytes"] for entry in artifact.files.values())
     console.print(
         f"{artifact.path}: {size:,} bytes; send this folder to the coordinator, nothing else\n"
@@ -59,18 +57,6 @@ def contribute(
         highlight=False,
         soft_wrap=True,
     )
-
-
-def _store_beside(settings: OwnerRecipe, recipe: Path) -> Path:
-    """`.collegium` in the folder of the private data; beside the recipe where the data are no local path.
-
-    The same for every charter and name: the memory belongs to the data.
-    """
-    data = settings.data if isinstance(settings.data, str) else settings.data.get("train", "")
-    path = Path(data)
-    if data and path.exists():
-        return (path if path.is_dir() else path.parent) / ".collegium"
-    return recipe.parent / ".collegium"
 
 
 def _print_plan(plan: Plan, console: Console) -> None:

@@ -5,7 +5,7 @@ overrides any value. The description of a field is its help. `ridge` is the λ o
 (METHODS §1, stage 1), `context_weight` is the λ of the router (stage 3).
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
@@ -104,12 +104,30 @@ class RelevanceSettings(Settings):
 
 
 class SelectionSettings(Settings):
-    method: Literal["dpp", "similarity", "random"] = Field(
-        default="dpp", description="dpp = relevant and diverse; similarity = the most relevant; random = neither"
+    method: Literal["dpp", "k-dpp", "facility-location", "k-centre", "similarity", "random"] = Field(
+        default="dpp",
+        description="dpp = relevant and diverse; k-dpp = a sample of the same process; facility-location = every "
+        "relevant item has a similar pick; k-centre = none is far from all picks; similarity = the most relevant; "
+        "random = neither",
     )
     size: int = Field(default=500, ge=2, description="m: number of proxies an owner selects")
     ridge: float = Field(default=1e-3, ge=0, description="λ of the kernel diag(g)(FFᵀ + λI)diag(g)")
+    shards: int = Field(
+        default=1,
+        ge=1,
+        description="parts of the pool that are selected from separately, then merged (method dpp); the number "
+        "changes the result a little, so all owners use the same",
+    )
     relevance: RelevanceSettings = RelevanceSettings()
+
+    @model_validator(mode="after")
+    def _only_the_dpp_is_merged(self) -> "SelectionSettings":
+        if self.shards > 1 and self.method != "dpp":
+            raise ValueError(f"shards: {self.shards} is for method dpp; method {self.method} knows one shard only")
+        return self
+
+
+DEFAULT_STEPS = 100
 
 
 class TrainingSettings(Settings):
@@ -120,12 +138,17 @@ class TrainingSettings(Settings):
     lora_alpha: float = Field(default=32.0, gt=0, description="LoRA update is scaled by lora_alpha / rank")
     alignment: Literal["both", "private", "proxy"] = Field(default="both", description="what an expert is trained on")
     labels: Literal["union", "own"] = Field(default="union", description="class names that compete in the private loss")
-    epochs: int = Field(default=3, ge=1, description="passes over private examples and proxies; see steps")
     steps: int | None = Field(
         default=None,
         ge=1,
-        description="training steps, the same for every owner, instead of epochs: the weights then do not tell how "
-        "many private examples there were",
+        description=f"training steps, the same for every owner, {DEFAULT_STEPS} where epochs is not set either: the "
+        "weights then do not tell how many private examples there were",
+    )
+    epochs: int | None = Field(
+        default=None,
+        ge=1,
+        description="instead of steps: passes over private examples and proxies; the weights then tell roughly how "
+        "many private examples there were, and the ledger says so",
     )
     batch_size: int = Field(default=32, ge=1, description="texts in a step")
     learning_rate: float = Field(default=1e-4, gt=0, description="of AdamW, after the warm-up")
@@ -136,6 +159,19 @@ class TrainingSettings(Settings):
     precision: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description="mixed precision of the training steps"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _steps_by_default(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("steps") is None and given.get("epochs") is None:
+            return {**given, "steps": DEFAULT_STEPS}
+        return given
+
+    @model_validator(mode="after")
+    def _steps_or_epochs(self) -> "TrainingSettings":
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError(f"steps: {self.steps} and epochs: {self.epochs} exclude each other; set one to null")
+        return self
 
 
 PAPER_ROUTER = {

@@ -60,7 +60,8 @@ def fit(
             data_collator=collate,
             loss=loss,
         )
-        steps = getattr(settings, "steps", None) or -(-num_examples // settings.batch_size) * settings.epochs
+        fixed = settings.steps if isinstance(settings, TrainingSettings) else None
+        steps = fixed or -(-num_examples // settings.batch_size) * (settings.epochs or 1)
         with progress_bar(description, steps) as bar:
             trainer.remove_callback(PrinterCallback)  # it prints the loss
             trainer.add_callback(_Progress(bar))
@@ -125,7 +126,7 @@ def _arguments(
         }
     return TrainingArguments(
         output_dir=str(folder),
-        num_train_epochs=settings.epochs,
+        num_train_epochs=settings.epochs or 1,  # where there are none, max_steps rules
         per_device_train_batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
         seed=stream_seed(random_seed, "training"),

@@ -1,7 +1,8 @@
 """An owner's one command: select proxies, train the expert, pack the contribution.
 
 Needs the charter, the pool, the seed model and the private data; no network. What leaves is `contribution.py`'s
-artifact and nothing else; everything between (checkpoints, the memory of releases) stays in the owner's store.
+artifact and nothing else; everything between (selection, checkpoints, the memory of releases) stays in the owner's
+store.
 """
 
 import shutil
@@ -13,11 +14,11 @@ import numpy as np
 from jaxtyping import Float64
 
 from collegium.core.artifacts import MANIFEST, Artifact, canonical_json, read_artifact, sha256_of
-from collegium.core.errors import ArtifactError, DataError, InputError
+from collegium.core.errors import ArtifactError
 from collegium.core.progress import say
 from collegium.core.random_streams import stream_seed
 from collegium.core.recipe import OwnerRecipe
-from collegium.data.examples import Examples, load_splits
+from collegium.data.examples import Examples
 from collegium.data.items import Item, as_json, normalised
 from collegium.models.encoder import check_modality, embed_texts
 from collegium.models.ffn_inputs import norm_bound
@@ -25,6 +26,7 @@ from collegium.models.proxy_targets import Targets, label_targets
 from collegium.models.seed_model import SeedModel
 from collegium.models.tasks import ClassSet
 from collegium.owner.charter import POOL_DOMAIN, Charter, check_pool, check_seed
+from collegium.owner.choose_proxies import choose_proxies
 from collegium.owner.contribution import (
     CARD,
     EXPERT,
@@ -37,8 +39,8 @@ from collegium.owner.contribution import (
     write_contribution,
 )
 from collegium.owner.head import head_classes, starting_rows
-from collegium.owner.overlap import find_overlap, refuse_overlap
 from collegium.owner.pool_targets import pool_targets
+from collegium.owner.private_data import load_private
 from collegium.owner.routing_vectors import routing_vectors
 from collegium.owner.training import train_expert
 from collegium.owner.validate import expected_expert, expected_head
@@ -46,7 +48,6 @@ from collegium.privacy.ledger import Release, contribution_ledger, ledger_json, 
 from collegium.privacy.release_store import ReleaseStore
 from collegium.privacy.sensitivity import routing_sensitivity
 from collegium.selection.pool import Pool, is_held_out, verify_pool
-from collegium.selection.select import select_proxies
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,12 @@ def contribute(
     destination: Path,
     store: ReleaseStore,
     allow_overlap: bool = False,
+    processes: int | None = None,
 ) -> Artifact:
     """Make the owner's contribution at `destination`; at once if it is there already, from the same inputs.
+
+    Args:
+        processes: most that select from shards at a time; changes the time alone.
 
     Raises:
         InputError: the charter does not name this owner, or names another seed model or pool.
@@ -87,18 +92,12 @@ def contribute(
         return finished
 
     terms, layers = charter.terms, charter.routed_layers(seed.num_layers)
-    embeddings = embed_texts(seed, private.texts)
-    if not allow_overlap:
-        overlap = find_overlap(pool, private.texts, embeddings, recipe.privacy.overlap_similarity)
-        if overlap:
-            refuse_overlap(pool, private.texts, overlap)
     own_seed = stream_seed(terms.random_seed, "owner", recipe.name)
-    selection = select_proxies(pool.embeddings, pool.hashes, embeddings, terms.selection, own_seed)
-    if selection.shortfall:
-        say(f"{recipe.name}: {selection.shortfall}")
-    chosen = [int(row) for row in selection.indices]
+    chosen = choose_proxies(charter, recipe, pool, seed, private, store, allow_overlap, processes)
+    if chosen.shortfall:
+        say(f"{recipe.name}: {chosen.shortfall}")
     hashes = pool.hashes
-    used = sorted(row for row in chosen if not is_held_out(hashes[row], terms.held_out_one_in))
+    used = sorted(row for row in chosen.rows if not is_held_out(hashes[row], terms.held_out_one_in))
     proxies = pool.texts(used)
 
     routing: dict[int, Float64[np.ndarray, " dim"]] = {}
@@ -110,7 +109,7 @@ def contribute(
     labels = _labels(charter, recipe.name, private)
     with_head = terms.task == "label-head"
     if with_head:
-        head = starting_rows(embeddings, private.labels or [], labels)
+        head = starting_rows(embed_texts(seed, private.texts), private.labels or [], labels)
         classes = head_classes(charter, pool, {recipe.name: head})
     else:
         classes = charter.classes(seed, hidden={recipe.name: labels})
@@ -128,7 +127,14 @@ def contribute(
 
     ledger = _ledger(charter, recipe.name, seed, len(used), allow_overlap)
     artifact = write_contribution(
-        destination, recipe.name, charter, expert.tensors, routing, [hashes[row] for row in chosen], ledger, expert.head
+        destination,
+        recipe.name,
+        charter,
+        expert.tensors,
+        routing,
+        [hashes[row] for row in chosen.rows],
+        ledger,
+        expert.head,
     )
     store.remember(f"contribution-{identity[:16]}", artifact.sha256)
     shutil.rmtree(checkpoints, ignore_errors=True)
@@ -153,35 +159,6 @@ def plan_contribution(charter: Charter, recipe: OwnerRecipe, seed: SeedModel, al
         LEDGER: len(ledger_json(ledger)) + 16,  # the bound may take more digits with fewer proxies
     }
     return Plan({**sizes, CARD: 4096, MANIFEST: 4096}, ledger)
-
-
-def load_private(charter: Charter, recipe: OwnerRecipe) -> Examples:
-    """The owner's training examples, with labels that the charter allows.
-
-    Raises:
-        InputError: the charter does not name this owner.
-        DataError: a label that the charter does not name.
-    """
-    if recipe.name not in charter.terms.owners:
-        raise InputError("The charter does not name this owner.", got=recipe.name, expected=", ".join(charter.owners))
-    random_seed = charter.terms.random_seed
-    private = load_splits(recipe.data, recipe.columns, recipe.limits, random_seed, recipe.name).train
-    if private.labels is None:
-        raise DataError(
-            f"The private data of {recipe.name} have no labels.",
-            expected="a class name for each text",
-            do="name the column in columns.label",
-        )
-    published = charter.terms.owners[recipe.name].labels
-    unknown = sorted(set(private.labels) - set(published)) if published else []
-    if unknown:
-        raise DataError(
-            f"The private data of {recipe.name} hold classes that the charter does not name.",
-            got=", ".join(unknown[:5]),
-            expected=", ".join(published or []),
-            do="correct the labels, or ask the coordinator for another charter",
-        )
-    return private
 
 
 def _labels(charter: Charter, owner: str, private: Examples) -> list[str]:

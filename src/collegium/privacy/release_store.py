@@ -69,6 +69,12 @@ class ReleaseStore:
         path = self.folder / f"{name}.txt"
         return path.read_text() if path.is_file() else None
 
+    def make_folder(self) -> Path:
+        """The folder, for work that stays with the owner too."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
+        return self.folder
+
     def _read(self) -> list[dict]:
         path = self.folder / RELEASES
         if not path.is_file():
@@ -90,8 +96,6 @@ class ReleaseStore:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """One writer at a time, so that two commands at once cannot both pass the check."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.folder.chmod(0o700)
-        with (self.folder / "lock").open("w") as lock:
+        with (self.make_folder() / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -10,7 +10,9 @@ import numpy as np
 from collegium.core.errors import InputError
 from collegium.core.random_streams import stream
 from collegium.core.shapes import Scores
-from collegium.selection.dpp import Selection, check_log_relevance, hash_order
+from collegium.selection.candidates import check_size
+from collegium.selection.dpp import Selection
+from collegium.selection.inputs import check_log_relevance, hash_order
 
 
 def select_similarity(log_relevance: Scores, size: int, content_hashes: list[str] | None) -> Selection:
@@ -26,7 +28,7 @@ def select_similarity(log_relevance: Scores, size: int, content_hashes: list[str
     Raises:
         InputError: a log relevance is NaN or above 0 (the row is named), or lengths or the size are wrong.
     """
-    _check_size(size)
+    check_size(size)
     if content_hashes is not None and len(content_hashes) != len(log_relevance):
         raise InputError(
             "The pool has another number of content hashes than of relevance scores.",
@@ -49,14 +51,9 @@ def select_random(num_items: int, size: int, random_seed: int) -> Selection:
     Raises:
         InputError: the size is below 1.
     """
-    _check_size(size)
+    check_size(size)
     picks = stream(random_seed, "selection").permutation(num_items)[:size]
     return Selection(picks, np.ones(len(picks)), 0.0, _shortfall(len(picks), size))
-
-
-def _check_size(size: int) -> None:
-    if size < 1:
-        raise InputError("No proxies can be selected.", got=f"size {size}", expected="at least 1")
 
 
 def _shortfall(found: int, size: int) -> str | None:

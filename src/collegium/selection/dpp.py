@@ -6,29 +6,34 @@ residual `r_i = det(L_{S∪i}) / det(L_S)`.
 
 In the dual form `r_i = g_i² q_i` with `q_i = λ + f_iᵀ M f_i` and `M = I − Σ_s v_s v_sᵀ`; picking p adds the
 direction `v = M f_p / √q_p`, and every `q_i` falls by `(f_i·v)²`. Residuals never increase, so a stale one is
-an upper bound: only the items whose bound reaches the best are brought up to date, in rounds, and the picks
-are still exact.
+an upper bound. Hence rounds: float32 finds the few hundred items whose bounds lead, however it rounds; float64
+computes these exactly and picks among them while the best of them lies above every other bound.
 
-Deviations: everything is float64, and `r` is compared by its logarithm, so that no relevance is too small to
-    count.
+Deviations: no item is left out in advance (the published code looks at the 2,000 most relevant), and `r` is compared
+by its logarithm, so that no relevance is too small to count.
 
-Symbols: f features, g relevance, λ ridge, q `value`, v `directions`, λ + ‖f‖² `diagonal`.
+Symbols: f features, g relevance, λ ridge, q `value`, v `Directions`, λ + ‖f‖² `diagonal`.
 """
 
-from collections.abc import Iterator
+import math
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
-from jaxtyping import Float64, Int
-from threadpoolctl import threadpool_limits
+from jaxtyping import Float64
+from threadpoolctl import ThreadpoolController
 
 from collegium.core.errors import InputError
-from collegium.core.shapes import Embeddings, Indices, Scores
+from collegium.core.progress import progress_bar
+from collegium.core.shapes import Embeddings, Indices, Picks, Scores
+from collegium.selection.inputs import check_log_relevance, hash_order
+from collegium.selection.residuals import TIE, Directions, Residuals
 
-TIE = 1e-12  # residuals within TIE · g²(λ + ‖f‖²), each item's own, are a tie; about 400 times their rounding
-SPANNED = 1e-10  # least share of ‖f‖² outside the span of the picks, without a ridge (float16: 64 eps²)
-ACTIVE = 1024  # items that compete between two rounds; changes the time, never the picks
-CHUNK = 1024  # rows held in float64 at a time
+ACTIVE = 256, 1024  # least and most items that compete between two rounds; changes the time, never the picks
+LEAST_RIDGE = 1e-30  # of a ridge that is not 0
+VANISHING = 1e-250  # a residual this far below the round's largest weight waits for a round of its own
 
 
 @dataclass(frozen=True)
@@ -51,198 +56,114 @@ def select_dpp(
     size: int,
     ridge: float,
     content_hashes: list[str] | None = None,
+    threads: int = 1,
 ) -> Selection:
     """Pick `size` items as a float64 greedy on the dense kernel would, without the kernel.
 
     Ties (see `TIE`) go to the lowest content hash, so that the order of the pool does not matter; without
     hashes, or between items with the same hash, they go to the lowest row. BLAS runs on one thread meanwhile.
-    Time O(n·d·size) at worst, about a tenth of it on clustered data; memory O(n + size·d) beside the
-    features.
+    Time O(ρ·n·d·min(size, d)) with ρ the share of the pool that may still matter (0.3–0.9); memory
+    O(n + size·d + d²) beside the features.
 
     Args:
         features: seed embeddings, one row an item, any float dtype, in memory or `np.memmap`; used as they
             are.
         log_relevance: log g, at most 0; −inf = never pick.
         size: most items to pick, at least 1.
-        ridge: λ, at least 0. Below 1e-12 of ‖f‖² it is lost in rounding. With λ = 0 no more items can be
-            picked than the rank of the features: an item counts as spanned when max(1e-10, 64 eps²) of its
-            squared norm is left, with eps that of the features' dtype.
+        ridge: λ, 0 or at least `LEAST_RIDGE`. Below 1e-12 of ‖f‖² it is lost in rounding. With λ = 0 no more
+            items can be picked than the rank of the features: an item counts as spanned when
+            max(1e-10, 64 eps²) of its squared norm is left, with eps that of the features' dtype.
         content_hashes: one for each row.
+        threads: work on this many chunks of the pool at a time; changes the time, never the picks.
 
     Raises:
         InputError: NaN, infinite or zero-norm features, a log relevance that is NaN or above 0 (the row is
             named), lengths that differ, a size or ridge out of range.
     """
     _check(features, log_relevance, size, ridge, content_hashes)
-    with threadpool_limits(limits=1):
-        residuals = _Residuals(features, log_relevance, size, ridge)
-        eligible = int(np.isfinite(residuals.upper).sum())
-        picks, values = _greedy(residuals, hash_order(len(features), content_hashes))
+    num_items, dim = features.shape
+    most = min(size, num_items, num_items if ridge > 0 else dim)
+    workers = ThreadPoolExecutor(threads) if threads > 1 else nullcontext()
+    with _blas().limit(limits=1), workers as executor:
+        residuals = Residuals(features, log_relevance, Directions(most, dim, ridge), executor)
+        eligible = int((residuals.upper > -np.inf).sum())
+        picks, values = _greedy(residuals, hash_order(num_items, content_hashes), most)
     log_gains = 2 * np.asarray(log_relevance, np.float64)[picks] + np.log(values)
     return Selection(picks, np.exp(log_gains), float(log_gains.sum()), _shortfall(len(picks), size, eligible, features))
 
 
-def hash_order(num_items: int, content_hashes: list[str] | None) -> Indices:
-    """Place of every item among the sorted content hashes (its row where there are none)."""
-    order = np.arange(num_items)
-    if content_hashes is not None:
-        # stable: rows with the same hash keep their order
-        order[sorted(range(num_items), key=content_hashes.__getitem__)] = np.arange(num_items)
-    return order
-
-
-def check_log_relevance(log_relevance: Scores) -> None:
-    """Refuse scores that are no logarithm of a relevance in [0, 1].
-
-    Raises:
-        InputError: naming the first faulty row.
-    """
-    wrong = np.flatnonzero(np.isnan(log_relevance) | (log_relevance > 0))
-    if len(wrong):
-        raise InputError(
-            f"The relevance of row {wrong[0]} of the pool cannot be used.",
-            got=f"log g = {log_relevance[wrong[0]]}",
-            expected="at most 0; −inf = never pick",
-        )
-
-
-def checked_chunks(
-    embeddings: Embeddings, name: str
-) -> Iterator[tuple[slice, Float64[np.ndarray, "_ dim"], Float64[np.ndarray, " _"]]]:
-    """Yield (rows, float64 copy, squared norms) of `CHUNK` rows at a time.
-
-    Raises:
-        InputError: a row with NaN, an infinite value or norm, or the norm 0; `name` says in which array.
-    """
-    for start in range(0, len(embeddings), CHUNK):
-        rows = slice(start, min(start + CHUNK, len(embeddings)))
-        chunk = np.asarray(embeddings[rows], np.float64)
-        with np.errstate(over="ignore", under="ignore"):
-            squared_norms = np.einsum("id,id->i", chunk, chunk)
-        wrong = np.flatnonzero(~(np.isfinite(squared_norms) & (squared_norms > 0)))
-        if len(wrong):
-            norm = squared_norms[wrong[0]]
-            got = "norm 0" if norm == 0 else f"norm² {norm}" + ("" if np.isinf(norm) else ": a value that is no number")
-            raise InputError(
-                f"Row {start + wrong[0]} of the {name} embeddings cannot be used.",
-                got=got,
-                expected="finite values, not all of them 0",
-                do="embed this record again, or take it out",
-            )
-        yield rows, chunk, squared_norms
-
-
-Rows = Int[np.ndarray, " _"]  # some of the pool's rows
-
-
-class _Residuals:
-    """q of every item, each as of some pick (`seen`), and `upper`, which bounds log r + a tie from above."""
-
-    def __init__(self, features: Embeddings, log_relevance: Scores, size: int, ridge: float):
-        self.features, self.ridge = features, ridge
-        num_items, dim = features.shape
-        squared_norms = np.empty(num_items)
-        for rows, _, chunk_norms in checked_chunks(features, "pool"):
-            squared_norms[rows] = chunk_norms
-        self.diagonal = ridge + squared_norms
-        self.value = self.diagonal.copy()
-        rounding = float(np.finfo(features.dtype).eps) ** 2
-        self.least = squared_norms * (0.0 if ridge > 0 else max(SPANNED, 64 * rounding))
-        log_g = np.asarray(log_relevance, np.float64)
-        highest = log_g.max(initial=-np.inf)
-        self.log_weight = 2 * (log_g - (highest if np.isfinite(highest) else 0.0))
-        self.upper = self.log_weight + np.log(self.diagonal * (1 + TIE))
-        self.upper[np.isneginf(log_g)] = -np.inf
-        self.seen = np.zeros(num_items, np.int64)
-        self.count = 0
-        self.directions = np.empty((min(size, num_items, num_items if ridge > 0 else dim), dim))
-
-    def refresh(self, rows: Indices) -> None:
-        """Bring `rows` up to date: one product with the directions that they missed, group by group."""
-        for seen in np.unique(self.seen[rows]):
-            missed = self.directions[seen : self.count]
-            group = np.sort(rows[self.seen[rows] == seen])
-            for start in range(0, len(group) if len(missed) else 0, CHUNK):
-                chunk = group[start : start + CHUNK]
-                products = np.asarray(self.features[chunk], np.float64) @ missed.T  # chunk, missed
-                self.lower_by(chunk, np.einsum("is,is->i", products, products))
-
-    def lower_by(self, rows: Indices, decrease: Float64[np.ndarray, " items"]) -> None:
-        """Subtract what the latest directions explain from q; picked and spanned items are out for good."""
-        value = np.maximum(self.value[rows] - decrease, self.ridge)
-        self.value[rows], self.seen[rows] = value, self.count
-        out = np.isneginf(self.upper[rows]) | (value <= self.least[rows])
-        self.upper[rows] = self.log_weight[rows] + np.log(np.maximum(value, 0) + TIE * self.diagonal[rows])
-        self.upper[rows[out]] = -np.inf
-
-    def winner(self, rows: Rows, order: Indices) -> tuple[int | None, float]:
-        """The best of some fresh rows (ties: lowest hash), and the bound from which a rival matters."""
-        rows = rows[self.upper[rows] > -np.inf]
-        if not len(rows):
-            return None, -np.inf
-        best = rows[np.argmax(self.log_weight[rows] + np.log(self.value[rows]))]
-        least = max(self.value[best] - TIE * self.diagonal[best], self.value[best] / 2)
-        floor = float(self.log_weight[best] + np.log(least))
-        ties = rows[self.upper[rows] >= floor]
-        return int(ties[np.argmin(order[ties])]), floor
-
-    def pick(self, item: int) -> float:
-        """Take `item` out, append its direction, and return its q."""
-        row = np.asarray(self.features[item], np.float64)
-        directions = self.directions[: self.count]
-        rest = row - (directions @ row) @ directions
-        if self.ridge > 0:
-            value = max(self.ridge + float(row @ rest), self.ridge)
-        else:
-            rest -= (directions @ rest) @ directions  # Gram-Schmidt twice is enough (Giraud et al. 2005)
-            value = float(rest @ rest)
-        # A ridge below rounding would blow the rounding of `rest` up: divide by at least a tie.
-        self.directions[self.count] = rest / np.sqrt(max(value, TIE * self.diagonal[item]))
-        self.count += 1
-        self.upper[item] = -np.inf
-        return value
-
-
-def _greedy(residuals: _Residuals, order: Indices) -> tuple[Rows, Float64[np.ndarray, " _"]]:
-    """Rounds: refresh what may be among the best, copy `ACTIVE` rows, pick among them while they lead."""
+def _greedy(residuals: Residuals, order: Indices, most: int) -> tuple[Picks, Float64[np.ndarray, " picks"]]:
+    """Rounds: find the leaders, compute them exactly, pick among them while they lead."""
     picks: list[int] = []
     values: list[float] = []
-    while len(picks) < len(residuals.directions):
-        fresh, outside = _fresh_leaders(residuals, order)
-        item, _ = residuals.winner(fresh, order)
-        if item is None:
-            break
-        if len(fresh) > ACTIVE:
-            split = np.argpartition(-residuals.upper[fresh], ACTIVE)
-            fresh, others = fresh[split[:ACTIVE]], fresh[split[ACTIVE:]]
-            outside = max(outside, float(residuals.upper[others].max()))
-        active_features = np.asarray(residuals.features[fresh], np.float64)
-        while item is not None:
-            picks.append(item)
-            values.append(residuals.pick(item))
-            residuals.lower_by(fresh, (active_features @ residuals.directions[residuals.count - 1]) ** 2)
-            item, floor = residuals.winner(fresh, order)
-            if floor <= outside or len(picks) == len(residuals.directions):
+    fewest = wanted = int(np.clip(len(order) // 16, *ACTIVE))
+    with progress_bar("select proxies", most) as bar:
+        while len(picks) < most:
+            rows, outside = residuals.leaders(wanted)
+            if not len(rows):
                 break
+            before = len(picks)
+            active = _Active(residuals, rows, order)
+            while len(picks) < most:
+                best, floor = active.best()
+                if floor <= outside:
+                    break
+                picks.append(int(rows[best]))
+                values.append(active.pick(best))
+            active.close(np.array(picks[before:], np.int64))
+            bar.advance(len(picks) - before)
+            # Where rounding or ties hide who leads, more rows have to be looked at exactly.
+            wanted = fewest if len(picks) > before else 2 * wanted
     return np.array(picks, np.int64), np.array(values, np.float64)
 
 
-def _fresh_leaders(residuals: _Residuals, order: Indices) -> tuple[Rows, float]:
-    """Fresh items that hold the best `ACTIVE` and every tie of the best; the largest bound of all others."""
-    by_bound = np.argsort(-residuals.upper)
-    by_bound = by_bound[residuals.upper[by_bound] > -np.inf]
-    bounds = np.append(residuals.upper[by_bound], -np.inf)  # as they were before this round
-    done = 0
-    while done < len(by_bound):
-        block = by_bound[done : done + max(2 * ACTIVE, done // 2)]
-        residuals.refresh(block)
-        done += len(block)
-        _, floor = residuals.winner(by_bound[:done], order)
-        upper = residuals.upper[by_bound[:done]]
-        last_active = -np.inf if done < ACTIVE else np.partition(upper, done - ACTIVE)[done - ACTIVE]
-        if min(floor, last_active) > bounds[done]:
-            break
-    return by_bound[:done], float(bounds[done])
+class _Active:
+    """The leaders of one round, in float64; residuals r relative to the largest weight among them."""
+
+    def __init__(self, residuals: Residuals, rows: Picks, order: Indices):
+        self.residuals, self.rows, self.order = residuals, rows, order[rows]
+        self.features = residuals.exact(rows)
+        self.value, norms = residuals.value[rows], residuals.norms[rows]
+        self.diagonal, self.spanned = residuals.ridge + norms, residuals.spanned * norms
+        log_weight = np.where(residuals.upper[rows] > -np.inf, residuals.log_weight[rows], -np.inf)
+        self.scale = float(log_weight.max(initial=-np.inf))
+        self.weight = np.exp(log_weight - self.scale) if self.scale > -np.inf else np.zeros(len(rows))
+        self.weight[self.value <= self.spanned] = 0.0
+        self.tie = TIE * self.diagonal
+
+    def best(self) -> tuple[int, float]:
+        """The item with the largest r (ties: lowest hash), and the bound on log r from which a rival matters."""
+        relative = self.weight * self.value
+        best = int(relative.argmax())
+        if relative[best] < VANISHING:
+            return best, -np.inf
+        floor = self.weight[best] * max(self.value[best] - self.tie[best], self.value[best] / 2)
+        ties = np.flatnonzero(relative + self.weight * self.tie >= floor)
+        if len(ties) > 1:
+            best = int(ties[self.order[ties].argmin()])
+        return best, self.scale + math.log(floor)
+
+    def pick(self, best: int) -> float:
+        """Take an item out, lower all others by its direction, and return its q."""
+        direction, value = self.residuals.directions.append(self.features[best], float(self.diagonal[best]))
+        products = self.features @ direction
+        self.value -= products * products
+        np.maximum(self.value, self.residuals.ridge, out=self.value)
+        self.weight[best] = 0.0
+        if not self.residuals.ridge:
+            self.weight[self.value <= self.spanned] = 0.0
+        return value
+
+    def close(self, picked: Picks) -> None:
+        """Give what was computed back to the pool."""
+        self.residuals.upper[picked] = -np.inf
+        self.residuals.store(self.rows, self.value)
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """The loaded BLAS libraries: finding them takes longer than a small selection."""
+    return ThreadpoolController()
 
 
 def _shortfall(found: int, size: int, eligible: int, features: Embeddings) -> str | None:
@@ -265,8 +186,10 @@ def _check(
 ) -> None:
     if size < 1:
         raise InputError("No proxies can be selected.", got=f"size {size}", expected="at least 1")
-    if not 0 <= ridge < np.inf:
-        raise InputError("The ridge of the selection is out of range.", got=ridge, expected="a number ≥ 0")
+    if not (ridge == 0 or LEAST_RIDGE <= ridge < np.inf):
+        raise InputError(
+            "The ridge of the selection is out of range.", got=ridge, expected=f"0, or at least {LEAST_RIDGE:g}"
+        )
     for name, values in (("relevance scores", log_relevance), ("content hashes", content_hashes)):
         if values is not None and len(values) != len(features):
             raise InputError(

@@ -26,10 +26,11 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from collegium.core.errors import InputError
+from collegium.core.progress import progress_bar
 from collegium.core.random_streams import stream
 from collegium.core.recipe import RelevanceSettings
 from collegium.core.shapes import Embeddings, Indices
-from collegium.selection.dpp import checked_chunks
+from collegium.selection.inputs import checked_chunks
 
 FEWEST_NEGATIVES = 64  # with a handful of private rows, negatives_per_example alone would leave folds without any
 LEAST_SLOPE = 1e-3  # of the calibration: where held-out rows are told apart no better than by chance, g is nearly flat
@@ -92,20 +93,24 @@ def log_relevance(
             _held_out(negatives, negative_folds, weights, biases),
         )
         scores = np.empty(len(pool_ranks))
-        for rows, chunk, _ in checked_chunks(pool_embeddings, "pool"):
-            scores[rows] = _held_out(chunk, pool_ranks[rows] % settings.folds, weights, biases)
+        with progress_bar("score the pool", len(pool_ranks)) as bar:
+            for rows, chunk, _ in checked_chunks(pool_embeddings, "pool"):
+                scores[rows] = _held_out(chunk, pool_ranks[rows] % settings.folds, weights, biases)
+                bar.advance(len(chunk))
     return -np.logaddexp(0.0, -(slope * scores + offset))
 
 
 def _ranks(embeddings: Embeddings, name: str, key: bytes) -> Indices:
     """Place of each row in a random order of the distinct rows; equal rows share a place."""
     digests = np.empty(len(embeddings), np.uint64)
-    for rows, chunk, _ in checked_chunks(embeddings, name):
-        contents = chunk + 0.0  # −0.0 and 0.0 are one content
-        digests[rows] = [
-            int.from_bytes(hashlib.blake2b(content.tobytes(), digest_size=8, key=key).digest(), "big")
-            for content in contents
-        ]
+    with progress_bar(f"read the {name} embeddings", len(embeddings)) as bar:
+        for rows, chunk, _ in checked_chunks(embeddings, name):
+            contents = chunk + 0.0  # −0.0 and 0.0 are one content
+            digests[rows] = [
+                int.from_bytes(hashlib.blake2b(content.tobytes(), digest_size=8, key=key).digest(), "big")
+                for content in contents
+            ]
+            bar.advance(len(chunk))
     return np.unique(digests, return_inverse=True)[1]
 
 

@@ -3,16 +3,24 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Float64
 
 from collegium.core.errors import InputError
 from collegium.core.recipe import SelectionSettings
 from collegium.core.shapes import Embeddings, Indices
 from collegium.selection.baselines import select_random, select_similarity
-from collegium.selection.dpp import Selection, hash_order, select_dpp
+from collegium.selection.dpp import Selection, select_dpp
+from collegium.selection.facility_location import select_facility_location
+from collegium.selection.inputs import hash_order
+from collegium.selection.k_centre import select_k_centre
+from collegium.selection.k_dpp import select_k_dpp
 from collegium.selection.relevance import log_relevance
+from collegium.selection.shard_processes import select_in_shards, shard_path
+from collegium.selection.shards import ShardSelection, select_shard, write_shard
 
 
 def select_proxies(
@@ -21,6 +29,8 @@ def select_proxies(
     private_embeddings: Float[np.ndarray, "_ dim"],
     settings: SelectionSettings,
     random_seed: int,
+    processes: int | None = None,
+    kept: Path | None = None,
 ) -> Selection:
     """Select `settings.size` proxies by `settings.method`.
 
@@ -31,23 +41,42 @@ def select_proxies(
         pool_embeddings: unit-norm seed embeddings of the pool, in memory or `np.memmap`.
         content_hashes: one for each row of the pool.
         private_embeddings: unit-norm seed embeddings of the owner's training rows.
+        processes: most at a time, where there are several shards; changes the time alone.
+        kept: folder of this very question's finished shards, see `select_in_shards`.
 
     Raises:
         InputError: a row that cannot be used (it is named), no private row, or lengths that differ.
     """
-    if len(content_hashes) != len(pool_embeddings):
-        raise InputError(
-            "The pool has another number of content hashes than of embeddings.",
-            got=len(content_hashes),
-            expected=len(pool_embeddings),
-            do="build the pool again",
-        )
-    by_hash = np.argsort(hash_order(len(content_hashes), content_hashes))
-    repeated = np.zeros(len(content_hashes), bool)
-    repeated[by_hash[1:]] = [content_hashes[a] == content_hashes[b] for a, b in pairwise(by_hash)]
-    return METHODS[settings.method](
-        _Question(pool_embeddings, content_hashes, by_hash, repeated, private_embeddings, settings, random_seed)
+    question = _ask(pool_embeddings, content_hashes, private_embeddings, settings, random_seed, processes, kept)
+    return METHODS[settings.method](question)
+
+
+def select_one_shard(
+    pool_embeddings: Embeddings,
+    content_hashes: list[str],
+    private_embeddings: Float[np.ndarray, "_ dim"],
+    settings: SelectionSettings,
+    random_seed: int,
+    shard: int,
+    kept: Path,
+) -> ShardSelection:
+    """Select from one of the `settings.shards` shards (counted from 0) and keep the result for `select_proxies`.
+
+    Raises:
+        InputError: see `select_proxies`; no such shard.
+    """
+    question = _ask(pool_embeddings, content_hashes, private_embeddings, settings, random_seed, 1, kept)
+    found = select_shard(
+        pool_embeddings,
+        question.log_relevance(),
+        settings.size,
+        settings.ridge,
+        content_hashes,
+        shard,
+        settings.shards,
     )
+    write_shard(shard_path(kept, shard, settings.shards), found)
+    return found
 
 
 @dataclass(frozen=True)
@@ -61,6 +90,8 @@ class _Question:
     private_embeddings: Float[np.ndarray, "_ dim"]
     settings: SelectionSettings
     random_seed: int
+    processes: int | None
+    kept: Path | None
 
     def log_relevance(self) -> Float64[np.ndarray, " items"]:
         relevance = log_relevance(
@@ -69,15 +100,75 @@ class _Question:
         return np.where(self.repeated, -np.inf, relevance)
 
 
+def _ask(
+    pool_embeddings: Embeddings,
+    content_hashes: list[str],
+    private_embeddings: Float[np.ndarray, "_ dim"],
+    settings: SelectionSettings,
+    random_seed: int,
+    processes: int | None,
+    kept: Path | None,
+) -> _Question:
+    if len(content_hashes) != len(pool_embeddings):
+        raise InputError(
+            "The pool has another number of content hashes than of embeddings.",
+            got=len(content_hashes),
+            expected=len(pool_embeddings),
+            do="build the pool again",
+        )
+    by_hash = np.argsort(hash_order(len(content_hashes), content_hashes))
+    repeated = np.zeros(len(content_hashes), bool)
+    repeated[by_hash[1:]] = [content_hashes[a] == content_hashes[b] for a, b in pairwise(by_hash)]
+    return _Question(
+        pool_embeddings, content_hashes, by_hash, repeated, private_embeddings, settings, random_seed, processes, kept
+    )
+
+
 def _dpp(question: _Question) -> Selection:
     settings = question.settings
+    if settings.shards > 1:
+        return select_in_shards(
+            question.pool_embeddings,
+            question.log_relevance(),
+            settings.size,
+            settings.ridge,
+            question.content_hashes,
+            settings.shards,
+            question.processes,
+            question.kept,
+        )
     return select_dpp(
         question.pool_embeddings,
         question.log_relevance(),
         settings.size,
         settings.ridge,
         question.content_hashes,
+        threads=torch.get_num_threads(),
     )
+
+
+def _k_dpp(question: _Question) -> Selection:
+    settings, hashes = question.settings, question.content_hashes
+    return select_k_dpp(
+        question.pool_embeddings,
+        question.log_relevance(),
+        settings.size,
+        settings.ridge,
+        question.random_seed,
+        hashes,
+    )
+
+
+def _facility_location(question: _Question) -> Selection:
+    settings, hashes = question.settings, question.content_hashes
+    return select_facility_location(
+        question.pool_embeddings, question.log_relevance(), settings.size, settings.ridge, hashes
+    )
+
+
+def _k_centre(question: _Question) -> Selection:
+    settings, hashes = question.settings, question.content_hashes
+    return select_k_centre(question.pool_embeddings, question.log_relevance(), settings.size, settings.ridge, hashes)
 
 
 def _similarity(question: _Question) -> Selection:
@@ -93,6 +184,9 @@ def _random(question: _Question) -> Selection:
 
 METHODS: dict[str, Callable[[_Question], Selection]] = {
     "dpp": _dpp,
+    "k-dpp": _k_dpp,
+    "facility-location": _facility_location,
+    "k-centre": _k_centre,
     "similarity": _similarity,
     "random": _random,
 }

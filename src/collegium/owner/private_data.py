@@ -1,0 +1,35 @@
+"""An owner's private training data, read and checked against the charter."""
+
+from collegium.core.errors import DataError, InputError
+from collegium.core.recipe import OwnerRecipe
+from collegium.data.examples import Examples, load_splits
+from collegium.owner.charter import Charter
+
+
+def load_private(charter: Charter, recipe: OwnerRecipe) -> Examples:
+    """The owner's training examples, with labels that the charter allows.
+
+    Raises:
+        InputError: the charter does not name this owner.
+        DataError: a label that the charter does not name.
+    """
+    if recipe.name not in charter.terms.owners:
+        raise InputError("The charter does not name this owner.", got=recipe.name, expected=", ".join(charter.owners))
+    random_seed = charter.terms.random_seed
+    private = load_splits(recipe.data, recipe.columns, recipe.limits, random_seed, recipe.name).train
+    if private.labels is None:
+        raise DataError(
+            f"The private data of {recipe.name} have no labels.",
+            expected="a class name for each text",
+            do="name the column in columns.label",
+        )
+    published = charter.terms.owners[recipe.name].labels
+    unknown = sorted(set(private.labels) - set(published)) if published else []
+    if unknown:
+        raise DataError(
+            f"The private data of {recipe.name} hold classes that the charter does not name.",
+            got=", ".join(unknown[:5]),
+            expected=", ".join(published or []),
+            do="correct the labels, or ask the coordinator for another charter",
+        )
+    return private
