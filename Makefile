@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 export COLLEGIUM_WORDNET ?= $(CURDIR)/.cache/wordnet
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: setup demo test test-slow check bench format clean
+.PHONY: setup demo vision test test-slow check bench format clean
 
 setup: $(VENV)/installed
 
@@ -24,6 +24,16 @@ $(VENV)/installed: pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/collegium run recipes/demo.yaml --out runs/demo --threads 2 \
 	  $$(test -f "$(COLLEGIUM_WORDNET)/data.noun" || echo --set pool.data=imdb)
+
+# Three owners of pictures; a vision seed is pretrained first, once, on the public pool alone (358 MB are downloaded).
+vision: setup
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[vision]'
+	sh scripts/fetch_debian.sh fashion-mnist .cache/fashion-mnist
+	sh scripts/fetch_debian.sh emoji .cache/emoji
+	PIP=$(BIN)/pip sh scripts/fetch_cifar10.sh .cache/cifar10
+	test -f .cache/vision-seed/config.json || \
+	  $(BIN)/python benchmarks/pretrain_vision_seed.py --out .cache/vision-seed --probe --threads 2
+	$(BIN)/collegium run recipes/vision.yaml --out runs/vision --threads 2
 
 test: setup
 	$(BIN)/pytest -m 'not slow'

@@ -15,7 +15,15 @@ from collegium.owner.charter import Charter, write_charter
 from collegium.owner.contribute import contribute
 from collegium.privacy.release_store import ReleaseStore
 from collegium.selection.pool import Pool, build_pool
-from tiny import DOMAINS, NO_OVERLAP_CHECK, POOL_WORDS, make_texts, make_tiny_seed, write_rows
+from tiny import (
+    DOMAINS,
+    NO_OVERLAP_CHECK,
+    POOL_WORDS,
+    make_texts,
+    make_tiny_seed,
+    make_tiny_vision_seed,
+    write_rows,
+)
 
 settings.register_profile("collegium", deadline=None)  # a busy machine is no fault
 settings.load_profile("collegium")
@@ -32,6 +40,16 @@ def seed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def seed(seed_folder: Path) -> SeedModel:
     return load_seed_model(str(seed_folder))
+
+
+@pytest.fixture(scope="session")
+def vision_seed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_vision_seed(tmp_path_factory.mktemp("vision-seed"))
+
+
+@pytest.fixture(scope="session")
+def vision_seed(vision_seed_folder: Path) -> SeedModel:
+    return load_seed_model(str(vision_seed_folder))
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,26 @@
 """What the tests on tiny models share: made-up domains, texts, and a random seed model."""
 
+import hashlib
 import json
 import random
 from pathlib import Path
 
+import numpy as np
 import torch
+from jaxtyping import UInt8
+from PIL import Image
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertModel,
+    PreTrainedTokenizerFast,
+    ViTConfig,
+    ViTImageProcessorPil,
+    ViTModel,
+)
 
 DOMAINS = {
     "farm": {"animal": ["cow", "pig", "hen", "goat"], "plant": ["wheat", "barley", "oat", "rye"]},
@@ -51,6 +62,43 @@ def make_tiny_seed(folder: Path, random_seed: int = 0, layers: int = 3) -> Path:
         initializer_range=0.3,
     )
     BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def draw(kind: str, number: int, side: int = 8) -> UInt8[np.ndarray, "side side 3"]:
+    """A made-up picture: each kind has a colour, a stripe and noise of its own."""
+    style = np.random.default_rng(int(hashlib.sha256(kind.encode()).hexdigest()[:8], 16))
+    base, stripe, colour = style.integers(0, 200, 3), style.integers(0, side - 1), style.integers(0, 256, 3)
+    noise = np.random.default_rng([number, int(stripe)]).integers(0, 56, (side, side, 3))
+    pixels = base + noise
+    pixels[stripe : stripe + 2] = colour
+    return pixels.astype(np.uint8)
+
+
+def write_pictures(folder: Path, kinds: list[str], count: int, first: int = 0) -> Path:
+    """`kind/number.png`, `count` pictures of each kind."""
+    for kind in kinds:
+        (folder / kind).mkdir(parents=True, exist_ok=True)
+        for number in range(first, first + count):
+            Image.fromarray(draw(kind, number)).save(folder / kind / f"{number}.png")
+    return folder
+
+
+def make_tiny_vision_seed(folder: Path, random_seed: int = 0, layers: int = 3) -> Path:
+    """A random ViT of 3 layers for pictures of 16 × 16 pixels, in Hugging Face format."""
+    torch.manual_seed(random_seed)
+    config = ViTConfig(
+        hidden_size=32,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        intermediate_size=48,
+        image_size=16,
+        patch_size=4,
+        initializer_range=0.3,
+    )
+    ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
+    half = [0.5, 0.5, 0.5]
+    ViTImageProcessorPil(size={"height": 16, "width": 16}, image_mean=half, image_std=half).save_pretrained(folder)
     return folder
 
 

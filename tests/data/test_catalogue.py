@@ -11,7 +11,7 @@ from collegium.data import docstrings
 from collegium.data.catalogue import CATALOGUE
 from collegium.data.docstrings import LIBRARIES, MENTION, beginning_of
 from collegium.data.examples import load_splits
-from collegium.data.split import normalised
+from collegium.data.items import normalised
 
 
 def installed(module: str) -> pytest.MarkDecorator:

@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collegium.data.items import normalised
 from collegium.data.rows import Examples
-from collegium.data.split import carve, drop_duplicates, normalised, sample
+from collegium.data.split import carve, drop_duplicates, sample
 
 class_sizes = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 

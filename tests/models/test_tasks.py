@@ -77,10 +77,18 @@ def test_the_seeds_answers_are_probabilities():
 
 def test_without_pool_labels_a_proxy_teaches_the_seeds_answer_over_all_classes():
     classes, embeddings = classes_of_two_domains(), unit(3, 8, random_seed=1).numpy()
-    for labels, domain in ((None, None), (["thing"] * 3, None), (None, ":pool")):
+    for labels, domain in ((None, None), (["thing"] * 3, None)):
         targets = proxy_targets(embeddings, labels, classes, domain, SCALE)
         np.testing.assert_array_equal(targets.probabilities, seed_answers(embeddings, classes.embeddings, SCALE))
         np.testing.assert_array_equal(targets.allowed, np.ones((3, 4)))
+
+
+def test_without_pool_labels_but_with_classes_of_the_pool_the_seed_answers_among_these():
+    classes, embeddings = classes_of_two_domains(pool=True), unit(3, 8, random_seed=1).numpy()
+    targets = proxy_targets(embeddings, None, classes, ":pool", SCALE)
+    answers = seed_answers(embeddings, classes.embeddings[4:], SCALE)
+    np.testing.assert_array_equal(targets.probabilities, np.hstack([np.zeros((3, 4)), answers]))
+    np.testing.assert_array_equal(targets.allowed, [[0, 0, 0, 0, 1, 1]] * 3)
 
 
 def test_with_pool_labels_a_proxy_teaches_its_label_among_the_pools_classes():

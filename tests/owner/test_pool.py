@@ -79,7 +79,7 @@ def test_a_finished_pool_is_not_built_again_and_a_changed_one_is(tmp_path, seed,
 
 @pytest.mark.parametrize("rows", [["one text"], ["one text"] * 9])
 def test_case_18_too_few_texts(tmp_path, seed, rows):
-    with pytest.raises(DataError, match="too few texts"):
+    with pytest.raises(DataError, match="too few items"):
         build_pool(tmp_path / "pool", write(tmp_path / "p.jsonl", rows), seed, 0)
     assert not (tmp_path / "pool").exists()
 

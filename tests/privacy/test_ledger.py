@@ -53,7 +53,7 @@ def test_what_an_expert_was_trained_on_is_said():
 
 
 def test_no_function_of_the_ledger_is_told_the_number_of_private_examples():
-    for function in (ledger.routing_release, ledger.contribution_ledger, ledger.ledger_json):
+    for function in (ledger.routing_release, ledger.contribution_ledger, ledger.head_release, ledger.ledger_json):
         assert set(inspect.signature(function).parameters) <= {
             "vectors",
             "sensitivity",
@@ -64,6 +64,8 @@ def test_no_function_of_the_ledger_is_told_the_number_of_private_examples():
             "alignment",
             "fixed_steps",
             "overlap_allowed",
+            "head",
+            "items",
             "entries",
         }
 
@@ -80,3 +82,17 @@ def test_an_allowed_overlap_stands_in_the_ledger():
     routing = ledger.routing_release("seed", 0.5, 20, [5.0])
     assert "among the private ones" in contribution_ledger(routing, True, "both", True, True)[0].reveals
     assert "among the private ones" not in contribution_ledger(routing, True, "both", True, False)[0].reveals
+
+
+def test_the_rows_of_a_head_have_a_line_and_pictures_are_called_pictures():
+    routing = routing_release("seed", 0.5, 20, [5.0])
+    entries = contribution_ledger(routing, True, "both", True, False, head=True, items="picture")
+    assert [entry.file for entry in entries] == [
+        "proxies.json",
+        "expert.safetensors",
+        "head.safetensors",
+        "routing.safetensors",
+        "",
+    ]
+    assert "public pictures" in entries[0].reveals
+    assert not any("text" in entry.reveals for entry in entries)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,8 @@ from collegium.core.artifacts import read_artifact
 from collegium.core.errors import DataError, InputError
 from collegium.core.load_recipe import load_recipe
 from collegium.core.recipe import Columns, OwnerRecipe, Recipe
-from collegium.data.examples import load_texts
+from collegium.data.examples import load_unlabelled
+from collegium.data.items import Item
 from collegium.owner.charter import read_charter
 from collegium.owner.contribution import LEDGER, PROXIES
 from collegium.reports.wording import clean, shorten
@@ -78,7 +80,7 @@ def evaluate(
         print(json.dumps(results, ensure_ascii=False, indent=2))
         return
     console = Console(highlight=False)
-    table = Table("domain", "texts", "union", "told", *(f"→ {escape(name)}" for name in results["routing"]["experts"]))
+    table = Table("domain", "inputs", "union", "told", *(f"→ {escape(name)}" for name in results["routing"]["experts"]))
     for name, count in results["examples"].items():
         last = list(results["routing"]["by_layer"].values())[-1]
         shares = [f"{share:.1%}" for share in last[name]]
@@ -87,41 +89,52 @@ def evaluate(
     console.print(table)
     routed = results["routing"]["sequence"]
     if routed is not None:
-        console.print(f"texts routed to their own domain's expert: {routed:.1%}", markup=False)
-    console.print(f"{results['texts_per_second']:.0f} texts a second", markup=False)
+        console.print(f"inputs routed to their own domain's expert: {routed:.1%}", markup=False)
+    console.print(f"{results['texts_per_second']:.0f} inputs a second", markup=False)
 
 
 def predict(
     model: Annotated[Path, typer.Argument(help="a unified model")],
-    source: Annotated[str, typer.Argument(help="text file (a text a line), CSV, JSONL, Parquet, or - for stdin")] = "-",
+    source: Annotated[
+        str,
+        typer.Argument(help="text file (a text a line), CSV, JSONL, Parquet, - for stdin; a picture, a folder of them"),
+    ] = "-",
     text: Annotated[str, typer.Option(help="column that holds the text")] = "text",
+    image: Annotated[str | None, typer.Option(help="column that holds the picture, for models of pictures")] = None,
     domain: Annotated[str | None, typer.Option(help="let only this owner's class names compete")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line, also on a terminal")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Class, probability and experts used, for every text."""
-    from collegium.flow.predict import predict_texts
+    """Class, probability and experts used, for every text or picture."""
+    from collegium.flow.predict import predict_items
     from collegium.unify.unified_folder import read_unified
 
-    texts = _texts(source, text)
-    answers = predict_texts(read_unified(model), texts, domain)
+    items, places = _items(source, Columns(text=text, image=image, label=None))
+    answers = predict_items(read_unified(model), items, places, domain)
     console = Console(highlight=False)
     if as_json or not console.is_terminal:
         for answer in answers:
             print(json.dumps(answer, ensure_ascii=False))
         return
-    table = Table("text", "domain", "label", "probability", "expert")
+    table = Table("input", "domain", "label", "probability", "expert")
     for answer in answers:
         expert, share = max(answer["experts"].items(), key=lambda item: item[1])
-        row = (shorten(answer["text"], 60), answer["domain"], answer["label"])
+        row = (shorten(answer.get("text") or f"picture {answer['image']}", 60), answer["domain"], answer["label"])
         used = f"{clean(expert)} {share:.0%}"
         table.add_row(*(escape(clean(cell)) for cell in row), f"{answer['probability']:.3f}", escape(used))
     console.print(table)
 
 
-def _texts(source: str, column: str) -> list[str]:
-    if source != "-" and Path(source).suffix not in ("", ".txt"):
-        return load_texts(source, Columns(text=column, label=None), None, 0).texts
+def _items(source: str, columns: Columns) -> tuple[Sequence[Item], Sequence[int | str]]:
+    """What is to be answered, and the place of each."""
+    if source != "-" and (Path(source).suffix not in ("", ".txt") or Path(source).is_dir()):
+        examples, places = load_unlabelled(source, columns)
+        return examples.texts, places
+    texts = _lines(source)
+    return texts, range(1, len(texts) + 1)
+
+
+def _lines(source: str) -> list[str]:
     try:
         raw = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
         lines = raw.decode("utf-8").splitlines()

@@ -11,6 +11,7 @@ from collegium.cli.options import Overrides, PoolPath, Processes, Quiet, SeedNam
 from collegium.core.errors import InputError
 from collegium.core.load_recipe import load_recipe
 from collegium.core.recipe import OwnerRecipe
+from collegium.data.items import describe
 from collegium.owner.charter import Charter
 from collegium.reports.wording import clean, shorten
 
@@ -69,8 +70,8 @@ def select(
         line(chosen.shortfall)
     line(f"log det {chosen.log_det:.2f}; {held_out} held out of the training by the charter's rule")
     line("the first of them:")
-    for text in opened.texts(chosen.rows[:EXAMPLES]):
-        line(f"  {shorten(clean(text), 100)}")
+    for item in opened.texts(chosen.rows[:EXAMPLES]):
+        line(f"  {shorten(clean(item if isinstance(item, str) else describe(item)), 100)}")
     line(f"kept for `collegium contribute` in {memory.folder}, which stays here")
 
 

@@ -21,7 +21,16 @@ class Settings(BaseModel):
 
 class Columns(Settings):
     text: str = Field(default="text", description="column that holds the text")
+    image: str | None = Field(
+        default=None,
+        description="column that holds a picture (its bytes, or its path relative to the file); then text is not read",
+    )
     label: str | None = Field(default="label", description="column that holds the class name; null = no labels")
+
+    @property
+    def item(self) -> str:
+        """The column that holds what the model reads."""
+        return self.text if self.image is None else self.image
 
 
 class Limits(Settings):
@@ -255,8 +264,10 @@ class PrivacySettings(Settings):
 class Agreement(Settings):
     """What every participant must agree on: the settings part of the charter."""
 
-    task: Literal["label-matching"] = Field(
-        default="label-matching", description="the class whose prompted name is closest to the text's embedding wins"
+    task: Literal["label-matching", "label-head"] = Field(
+        default="label-matching",
+        description="label-matching = the class whose prompted name is closest to the text's embedding wins; "
+        "label-head = a row for each class, trained by the label's owner and part of the contribution (pictures)",
     )
     max_length: int | None = Field(default=None, ge=8, description="tokens kept of a text; null = the seed model's own")
     selection: SelectionSettings = SelectionSettings()

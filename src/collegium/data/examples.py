@@ -1,4 +1,4 @@
-"""Loads an owner's examples in three splits, and the texts of a public pool.
+"""Loads an owner's examples (texts or pictures) in three splits, and the items of a public pool.
 
 Named splits are used as they are; a missing one is carved out of the training examples (20 % test, 15 %
 validation, stratified). A data set that cannot be learnt from (a class that is only in the test split, one
@@ -16,7 +16,7 @@ from collegium.data.rows import Examples, Table, check_rows, printable, sources_
 from collegium.data.sources import read_source
 from collegium.data.split import SHARES, carve, drop_duplicates, sample
 
-__all__ = ["Examples", "Splits", "load_splits", "load_texts"]
+__all__ = ["Examples", "Splits", "load_splits", "load_texts", "load_unlabelled"]
 
 SPLITS = ("train", "validation", "test")  # a text that stands in two splits stays in the earlier one
 
@@ -66,7 +66,7 @@ def load_splits(data: DataSource, columns: Columns, limits: Limits, random_seed:
 
 
 def load_texts(data: DataSource, columns: Columns, limit: int | None, random_seed: int) -> Examples:
-    """Load the texts of a public pool, all splits together; labels only where every table has the column.
+    """Load the texts or pictures of a public pool, all splits together; labels only where every table has the column.
 
     Args:
         limit: most items; a sample is drawn by `random_seed`, stratified where there are labels. None = all.
@@ -77,6 +77,16 @@ def load_texts(data: DataSource, columns: Columns, limit: int | None, random_see
     tables = [table for part in read_source(data, columns).values() for table in part]
     with_labels = all(table.labels is not None for table in tables)
     return sample(check_rows(tables, with_labels), limit, stream(random_seed, "pool"))
+
+
+def load_unlabelled(data: DataSource, columns: Columns) -> tuple[Examples, list[int | str]]:
+    """Load items that are to be answered, with the place of each: its row, or the name of its file.
+
+    Raises:
+        DataError: no such data, no such column, faulty rows.
+    """
+    tables = [table for part in read_source(data, columns).values() for table in part]
+    return check_rows(tables, with_labels=False), [place for table in tables for place in table.places]
 
 
 def _named_splits(tables: dict[str, list[Table]], source: str) -> dict[str, list[Table]]:

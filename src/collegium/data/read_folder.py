@@ -4,6 +4,7 @@
     (`train-00000-of-00002.parquet` as well) train/…, test/…                    each folder is a split and is
     read by these same rules sports/001.txt, politics/001.txt   one text in a file, the folder's name is its
     label 001.txt, 002.txt, …                one text in a file, no labels
+    bag/01.png, 01.png, …                    a picture in a file is read as a text in a file is
 
 Hidden files and the usual companions (README, LICENSE, …) are passed over. Anything else that is not
 understood is an error: a file that is silently left out would be missed by nobody.
@@ -14,6 +15,8 @@ from pathlib import Path
 
 from collegium.core.errors import DataError
 from collegium.core.recipe import Columns
+from collegium.data.images import SUFFIXES as IMAGE_SUFFIXES
+from collegium.data.read_pictures import read_picture_files
 from collegium.data.read_table import READERS, read_table
 from collegium.data.rows import Table
 
@@ -84,6 +87,8 @@ def _read_folders(folder: Path, folders: list[Path], columns: Columns) -> dict[s
 
 
 def _read_files(folder: Path, files: list[Path], columns: Columns) -> dict[str, list[Table]]:
+    if all(file.suffix.lower() in IMAGE_SUFFIXES for file in files):
+        return {UNSPLIT: [read_picture_files(folder, files, None)]}
     splits = {file: split_of_name(file.stem) for file in files}
     if not any(splits.values()):
         if all(file.suffix.lower() in TEXT_SUFFIXES for file in files):
@@ -101,15 +106,22 @@ def _read_classes(folder: Path, classes: list[Path], columns: Columns) -> Table:
     files: list[Path] = []
     for entry in classes:
         for file in _entries(entry):
-            if file.is_dir() or not (file.suffix.lower() in TEXT_SUFFIXES or file.name.isdigit()):
+            suffix = file.suffix.lower()
+            if file.is_dir() or not (suffix in TEXT_SUFFIXES | IMAGE_SUFFIXES or file.name.isdigit()):
                 raise DataError(
-                    f"{file} is no text file.",
+                    f"{file} is no text file and no picture.",
                     got="a folder" if file.is_dir() else file.suffix,
-                    expected="one text file for each example, in a folder that is named after its class",
+                    expected="one file for each example, in a folder that is named after its class",
                     do="move it elsewhere; data files (" + ", ".join(READERS) + ") are named by split instead",
                 )
             files.append(file)
     labels = None if columns.label is None else [file.parent.name for file in files]
+    pictures = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
+    if pictures and len(pictures) == len(files):
+        return read_picture_files(folder, files, labels)
+    if pictures:
+        other = next(file for file in files if file not in pictures)
+        raise DataError(f"{folder} mixes texts and pictures.", got=f"{other} and {pictures[0]}", do="part them")
     return _read_text_files(folder, files, labels)
 
 

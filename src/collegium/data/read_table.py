@@ -1,4 +1,4 @@
-"""Reads the text and label columns of one local file: JSON Lines, JSON, CSV, TSV, Parquet or plain text.
+"""Reads the columns of items (texts or pictures) and labels of one file: JSON Lines, JSON, CSV, TSV, Parquet, text.
 
 `datasets.load_dataset` reads these formats too, but it copies the rows into a cache outside their owner's
 folder, turns numbers into strings without a word, and its errors name no row. So local files are read here:
@@ -16,6 +16,7 @@ from typing import Any
 
 from collegium.core.errors import DataError
 from collegium.core.recipe import Columns
+from collegium.data.read_pictures import with_pictures
 from collegium.data.rows import Table, printable
 
 UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -26,7 +27,7 @@ def read_table(path: Path, columns: Columns) -> Table:
     """Read one file. Rows that cannot be read become faults of the table.
 
     Args:
-        columns: which columns hold the text and the label. A text file has no columns: each line that is not
+        columns: which columns hold the text or picture and the label. A text file has no columns: each line that is not
             blank is one text without a label.
 
     Raises:
@@ -40,9 +41,10 @@ def read_table(path: Path, columns: Columns) -> Table:
             expected=", ".join(READERS),
         )
     try:
-        return reader(path, columns)
+        table = reader(path, columns)
     except OSError as error:
         raise DataError(f"{path} cannot be read.", got=error.strerror, do="check the path and its rights") from None
+    return table if columns.image is None else with_pictures(table, path.parent)
 
 
 def pick_columns(
@@ -52,15 +54,15 @@ def pick_columns(
     names = list(dict.fromkeys(name for record in records if record is not None for name in record))
     rows = [record or {} for record in records]
     if rows and not faults.keys() >= set(range(len(rows))):
-        require_text_column(source, names, columns)
+        require_item_column(source, names, columns)
     labels = None if columns.label is None or columns.label not in names else [row.get(columns.label) for row in rows]
-    return Table(source, names, [row.get(columns.text) for row in rows], labels, range(1, len(rows) + 1), faults)
+    return Table(source, names, [row.get(columns.item) for row in rows], labels, range(1, len(rows) + 1), faults)
 
 
-def require_text_column(source: str, names: Sequence[str], columns: Columns) -> None:
-    """Raise a DataError unless the text column is among `names`."""
-    if columns.text not in names:
-        raise missing_column(source, "text", columns.text, names)
+def require_item_column(source: str, names: Sequence[str], columns: Columns) -> None:
+    """Raise a DataError unless the text (or picture) column is among `names`."""
+    if columns.item not in names:
+        raise missing_column(source, "text" if columns.image is None else "image", columns.item, names)
 
 
 def missing_column(source: str, key: str, column: str, names: Sequence[str]) -> DataError:
@@ -116,8 +118,8 @@ def _read_csv(path: Path, columns: Columns) -> Table:
     rows, broken = _parse_csv(_decode(path), delimiter)
     header, records = (rows[0], rows[1:]) if rows else ([], [])
     if header:
-        require_text_column(str(path), header, columns)
-    for column in (columns.text, columns.label):
+        require_item_column(str(path), header, columns)
+    for column in (columns.item, columns.label):
         if column is not None and header.count(column) > 1:
             raise DataError(f"{path} has more than one column {column!r}.", do="rename the others")
     faults = {
@@ -133,7 +135,7 @@ def _read_csv(path: Path, columns: Columns) -> Table:
         return [None if i in faults else record[header.index(column)] for i, record in enumerate(records)]
 
     labels = None if columns.label is None or columns.label not in header else cells(columns.label)
-    return Table(str(path), header, cells(columns.text), labels, range(1, len(records) + 1), faults)
+    return Table(str(path), header, cells(columns.item), labels, range(1, len(records) + 1), faults)
 
 
 def _parse_csv(text: str, delimiter: str) -> tuple[list[list[str]], str | None]:
@@ -155,8 +157,8 @@ def _read_parquet(path: Path, columns: Columns) -> Table:
 
     try:
         names = list(pyarrow.parquet.read_schema(path).names)
-        require_text_column(str(path), names, columns)
-        wanted = [columns.text] + ([columns.label] if columns.label in names else [])
+        require_item_column(str(path), names, columns)
+        wanted = [columns.item] + ([columns.label] if columns.label in names else [])
         data = pyarrow.parquet.read_table(path, columns=list(dict.fromkeys(wanted)))
     except pyarrow.ArrowException as error:
         got = str(error).split("\n")[0]
@@ -164,7 +166,7 @@ def _read_parquet(path: Path, columns: Columns) -> Table:
     labels = None
     if columns.label in names:
         labels = with_class_names(_arrow_values(data.column(columns.label)), _class_names(data.schema, columns.label))
-    return Table(str(path), names, _arrow_values(data.column(columns.text)), labels, range(1, data.num_rows + 1))
+    return Table(str(path), names, _arrow_values(data.column(columns.item)), labels, range(1, data.num_rows + 1))
 
 
 def with_class_names(labels: Sequence[object], names: Sequence[str] | None) -> list[object]:

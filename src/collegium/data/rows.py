@@ -1,6 +1,7 @@
 """Checks every row of a table and turns the good ones into examples; lists the faulty ones.
 
-A row is at fault if its text is missing, empty, no string or no valid Unicode, or if its label is missing.
+A row is at fault if its text is missing, empty, no string or no valid Unicode, if its picture could not be read, or
+if its label is missing.
 All faults of a data set are counted and the first five are listed in one error, so that a file is corrected
 once and not five times. The content of a row is never quoted: error messages end up in logs, and the rows are
 private.
@@ -11,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from collegium.core.errors import DataError
+from collegium.data.images import Picture
+from collegium.data.items import Item
 
 MOST_FAULTS_LISTED = 5
 MISSING_LABELS = {"", "nan", "NaN"}  # what an empty cell becomes on its way through other tools
@@ -18,9 +21,9 @@ MISSING_LABELS = {"", "nan", "NaN"}  # what an empty cell becomes on its way thr
 
 @dataclass(frozen=True)
 class Examples:
-    """Texts and, where there are any, the class name of each."""
+    """Texts or pictures and, where there are any, the class name of each."""
 
-    texts: list[str]
+    texts: Sequence[Item]
     labels: list[str] | None
 
     def __post_init__(self) -> None:
@@ -47,6 +50,7 @@ class Table:
     Args:
         source: the file, folder or hub split, as it stands in messages.
         columns: names of all columns that are there.
+        texts: cells of the item column; pictures are `Picture`s already (read_pictures.py).
         labels: None if the label column is not there or was not asked for.
         places: where each row stands: its number from 1, or the name of its file.
         faults: rows (by index) that could not even be read, with the reason.
@@ -70,7 +74,7 @@ def check_rows(tables: Sequence[Table], with_labels: bool) -> Examples:
         DataError: there are faulty rows (file, row and reason of the first five, and how many there are), or
             no row at all.
     """
-    texts: list[str] = []
+    texts: list[Item] = []
     labels: list[str] = []
     faults: list[str] = []
     for table in tables:
@@ -82,7 +86,7 @@ def check_rows(tables: Sequence[Table], with_labels: bool) -> Examples:
                 place = table.places[index]
                 where = f"row {place}" if isinstance(place, int) else place
                 faults.append(f"{table.source}, {where}: {reason}")
-            elif isinstance(text, str) and label is not None:
+            elif isinstance(text, str | Picture) and label is not None:
                 texts.append(text)
                 labels.append(label)
     if faults:
@@ -119,6 +123,8 @@ def sources_of(tables: Sequence[Table]) -> str:
 
 
 def _fault_of_text(text: object) -> str | None:
+    if isinstance(text, Picture):
+        return None
     if text is None or (isinstance(text, float) and math.isnan(text)):
         return "the text is missing"
     if not isinstance(text, str):

@@ -17,8 +17,10 @@ from collegium.core.errors import DataError
 from collegium.core.progress import say
 from collegium.core.recipe import Columns, DataSource
 from collegium.data.catalogue import CATALOGUE
+from collegium.data.images import SUFFIXES as IMAGE_SUFFIXES
 from collegium.data.read_folder import SPLIT_NAMES, UNSPLIT, read_folder
-from collegium.data.read_table import READERS, read_table, require_text_column, with_class_names
+from collegium.data.read_pictures import read_picture_files, with_pictures
+from collegium.data.read_table import READERS, read_table, require_item_column, with_class_names
 from collegium.data.rows import Table
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(:[\w.-]+)?")
@@ -42,6 +44,8 @@ def read_source(data: DataSource, columns: Columns) -> dict[str, list[Table]]:
         return {UNSPLIT: [Table(data, ["text", "label"], examples.texts, labels, rows)]}
     if path.is_dir():
         return read_folder(path, columns)
+    if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
+        return {UNSPLIT: [read_picture_files(path.parent, [path], None)]}
     if path.exists():
         return {UNSPLIT: [read_table(path, columns)]}
     if HUB_NAME.fullmatch(data) and path.suffix.lower() not in READERS:
@@ -91,12 +95,13 @@ def _read_hub(name: str, columns: Columns) -> dict[str, list[Table]]:
 
 def _hub_table(source: str, dataset: Any, columns: Columns) -> Table:
     names = list(dataset.column_names)
-    require_text_column(source, names, columns)
+    require_item_column(source, names, columns)
     labels = None
     if columns.label is not None and columns.label in names:
         class_names = getattr(dataset.features[columns.label], "names", None)
         labels = with_class_names(list(dataset[columns.label]), class_names)
-    return Table(source, names, list(dataset[columns.text]), labels, range(1, len(dataset) + 1))
+    table = Table(source, names, list(dataset[columns.item]), labels, range(1, len(dataset) + 1))
+    return table if columns.image is None else with_pictures(table)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from collegium.data.items import normalised
 from collegium.data.rows import Examples
 
 SHARES = {"test": 0.20, "validation": 0.15}  # of the examples that are there when nothing is split yet
@@ -57,11 +58,6 @@ def drop_duplicates(splits: dict[str, Examples]) -> dict[str, Examples]:
         kept[name] = examples.take([i for i, text in enumerate(texts) if text not in seen])
         seen.update(texts)
     return kept
-
-
-def normalised(text: str) -> str:
-    """`text` with every run of white space as one space."""
-    return " ".join(text.split())
 
 
 def _by_class(examples: Examples) -> list[list[int]]:

@@ -8,11 +8,10 @@ they are called "body verb"; adjectives and adverbs have no topics and are named
 different labels.
 """
 
-import os
 import re
-from pathlib import Path
 
 from collegium.core.errors import DataError
+from collegium.data.find_folder import find_folder
 from collegium.data.rows import Examples
 
 DATA_FILES = ("data.noun", "data.verb", "data.adj", "data.adv")
@@ -62,7 +61,14 @@ def load_wordnet() -> Examples:
     Raises:
         DataError: WordNet is in none of these places, or a line is not as the format says.
     """
-    folder = _find_folder()
+    folder = find_folder(
+        "WordNet",
+        ENVIRONMENT_VARIABLE,
+        PLACES,
+        DATA_FILES,
+        do="run `sh scripts/fetch_wordnet.sh .cache/wordnet` (Debian or Ubuntu, without root) or "
+        f"`apt install wordnet-base`, or name a copy in {ENVIRONMENT_VARIABLE}",
+    )
     texts: list[str] = []
     labels: list[str] = []
     for name in DATA_FILES:
@@ -74,20 +80,6 @@ def load_wordnet() -> Examples:
             texts.append(text)
             labels.append(label)
     return Examples(texts, labels)
-
-
-def _find_folder() -> Path:
-    named = os.environ.get(ENVIRONMENT_VARIABLE)
-    for place in [named] if named else PLACES:
-        if all((Path(place) / name).is_file() for name in DATA_FILES):
-            return Path(place)
-    raise DataError(
-        "WordNet is not on this machine.",
-        got=f"{ENVIRONMENT_VARIABLE}={named}" if named else f"no such files in {' or '.join(PLACES)}",
-        expected=f"a folder with {', '.join(DATA_FILES)}",
-        do="run `sh scripts/fetch_wordnet.sh .cache/wordnet` (Debian or Ubuntu, without root) or "
-        f"`apt install wordnet-base`, or name a copy in {ENVIRONMENT_VARIABLE}",
-    )
 
 
 def _parse_line(line: str, place: str) -> tuple[str, str]:

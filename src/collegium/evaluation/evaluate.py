@@ -13,20 +13,21 @@ from jaxtyping import Bool, Float32, Int
 
 from collegium.core.errors import DataError
 from collegium.data.examples import Examples
+from collegium.data.items import Item
 from collegium.models.encoder import Encoder, embed_texts
 from collegium.models.tasks import ClassSet
 
 
 @dataclass(frozen=True)
 class Domain:
-    """Labelled texts of one domain.
+    """Labelled texts or pictures of one domain.
 
     Attributes:
         targets: index of the true class in the class set; [items].
     """
 
     name: str
-    texts: list[str]
+    texts: Sequence[Item]
     targets: Int[np.ndarray, " items"]
 
 

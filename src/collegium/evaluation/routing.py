@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int
 
+from collegium.data.items import Item
 from collegium.evaluation.evaluate import Correct, Domain, grade
-from collegium.models.encoder import Encoder, batches_by_length, pool_tokens
+from collegium.models.encoder import Encoder, batches_by_length, pool_tokens, token_mask
 from collegium.models.tasks import ClassSet
 
 
@@ -39,7 +40,7 @@ def sequence_routing(answers: dict[str, RoutedAnswers], experts: Sequence[str]) 
     return float(np.mean(rates)) if rates else None
 
 
-def route_texts(encoder: Encoder, texts: Sequence[str], batch_size: int) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+def route_texts(encoder: Encoder, texts: Sequence[Item], batch_size: int) -> tuple[np.ndarray, dict[int, np.ndarray]]:
     """Embeddings of the texts, and layer → tokens that each expert got for each text; [items, experts]."""
     num_experts = next(iter(encoder.model.routers.values())).weight.shape[0]
     embeddings = np.empty((len(texts), encoder.model.config.hidden_size), dtype=np.float32)
@@ -47,7 +48,7 @@ def route_texts(encoder: Encoder, texts: Sequence[str], batch_size: int) -> tupl
     with torch.inference_mode():
         for rows, inputs in batches_by_length(encoder, texts, batch_size):
             output = encoder.model(**inputs, output_routing=True)
-            mask = inputs["attention_mask"]
+            mask = token_mask(inputs, output.last_hidden_state)
             embeddings[rows] = pool_tokens(output.last_hidden_state, mask, encoder.pooling).cpu().numpy()
             for layer, routing in output.routings.items():
                 chosen = torch.nn.functional.one_hot(routing.experts, num_experts).sum(

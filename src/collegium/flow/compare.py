@@ -10,16 +10,20 @@ from collegium.core.artifacts import Artifact, canonical_json, read_artifact, sh
 from collegium.core.errors import ArtifactError
 from collegium.core.recipe import Recipe
 from collegium.data.examples import Examples, Splits, load_splits
+from collegium.data.items import as_json
 from collegium.evaluation.evaluate import Correct, Domain, accuracies, evaluate, make_domain
 from collegium.evaluation.routing import evaluate_routed
 from collegium.flow.evaluate_model import describe_routing
+from collegium.models.encoder import embed_texts
 from collegium.models.seed_model import SeedModel
 from collegium.models.tasks import ClassSet
 from collegium.owner.charter import Charter
+from collegium.owner.head import head_classes, starting_rows
 from collegium.owner.validate import read_contribution
 from collegium.selection.pool import Pool
 from collegium.unify.baselines.soup import soup
 from collegium.unify.merge import dense_model, full_expert
+from collegium.unify.routed_model import contributed_classes
 from collegium.unify.unified_folder import read_unified
 
 RESULTS = "results.json"
@@ -39,21 +43,25 @@ def compare_methods(
     texts: dict[str, Examples] = {name: getattr(one, recipe.evaluation.split) for name, one in splits.items()}
     checked = [read_contribution(contribution, charter, pool, seed) for contribution in contributions]
     checked.sort(key=lambda one: charter.owners.index(one.owner))
+    asked = {name: [[as_json(item) for item in one.texts], one.labels] for name, one in texts.items()}
     inputs = {
         "charter": charter.sha256,
         "model": read_artifact(model, verify=False).sha256,
-        "texts": sha256_of(canonical_json({name: [one.texts, one.labels] for name, one in texts.items()})),
+        "texts": sha256_of(canonical_json(asked)),
         **{f"contribution:{one.owner}": one.artifact.sha256 for one in checked},
     }
     settings = recipe.evaluation.model_dump(mode="json")
     finished = _finished(path, inputs, settings)
     if finished is not None:
         return finished
-    classes = charter.classes(seed, hidden={name: sorted(set(one.train.labels or [])) for name, one in splits.items()})
+    names = {name: sorted(set(one.train.labels or [])) for name, one in splits.items()}
+    classes = contributed_classes(charter, seed, pool, checked, hidden=names)
     domains = [make_domain(name, one, classes) for name, one in texts.items()]
     batch_size = recipe.evaluation.batch_size
 
-    correct: dict[str, Mapping[str, Correct]] = {"seed": evaluate(seed, domains, classes, batch_size)}
+    correct: dict[str, Mapping[str, Correct]] = {
+        "seed": evaluate(seed, domains, _seed_classes(charter, seed, pool, splits, classes), batch_size)
+    }
     experts = {one.owner: full_expert(seed, one.expert, charter.terms.training) for one in checked}
     for owner, tensors in experts.items():
         correct[f"expert:{owner}"] = evaluate(dense_model(seed, tensors), domains, classes, batch_size)
@@ -68,6 +76,20 @@ def compare_methods(
     with writing(path, "evaluation", inputs, settings) as folder:
         (folder / RESULTS).write_text(json.dumps(results, indent=1), encoding="utf-8")  # keeps the order of methods
     return read_artifact(path, "evaluation")
+
+
+def _seed_classes(
+    charter: Charter, seed: SeedModel, pool: Pool, splits: Mapping[str, Splits], classes: ClassSet
+) -> ClassSet:
+    """What the seed answers by: the classes of all methods; with a head, the rows from which owners started."""
+    if charter.terms.task == "label-matching":
+        return classes
+    heads = {}
+    for name in dict.fromkeys(owner for owner, _ in classes.public().names):
+        train = splits[name].train
+        labels = charter.terms.owners[name].labels or []
+        heads[name] = starting_rows(embed_texts(seed, train.texts), train.labels or [], labels)
+    return head_classes(charter, pool, heads)
 
 
 def _splits(recipe: Recipe, name: str) -> Splits:

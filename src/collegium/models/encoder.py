@@ -1,4 +1,4 @@
-"""Texts to unit-norm embeddings, with any BERT-like model: the seed, an expert, or a unified model.
+"""Texts or pictures to unit-norm embeddings, with any encoder: the seed, an expert, or a unified model.
 
 A batch-mate, padding or its side never changes an embedding (to float precision): positions are counted from the
 first token, and means are masked. Cost: O(texts · tokens), memory of one batch.
@@ -13,11 +13,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from collegium.core.errors import RunError
+from collegium.core.errors import DataError, RunError
 from collegium.core.shapes import TokenMask
+from collegium.data.items import Item, Modality, modality_of
+from collegium.models.pixels import pixel_values, reads_pictures
 from collegium.moe.architectures import first_position
 
-CHUNK = 4096  # texts whose token ids are held at a time
+CHUNK = 4096  # items whose token ids are held at a time
+MODEL_INPUTS = ("input_ids", "attention_mask", "position_ids", "pixel_values")
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,9 @@ class Encoder:
     """A model with its tokenizer and pooling.
 
     Attributes:
+        tokenizer: of a vision model, its image processor.
         pooling: `mean` over tokens, or the first token (`cls`).
-        max_length: tokens kept of a text.
+        max_length: tokens kept of a text; of a picture, all there are.
     """
 
     model: Any
@@ -34,12 +38,20 @@ class Encoder:
     pooling: Literal["mean", "cls"]
     max_length: int
 
+    @property
+    def modality(self) -> Modality:
+        """What the model reads."""
+        return "image" if reads_pictures(self.model) else "text"
+
     def embed(self, inputs: dict[str, Tensor]) -> Float[Tensor, "items dim"]:
         """Unit-norm embeddings of a tokenised batch, with gradient where it is enabled."""
-        return pool_tokens(self.model(**inputs).last_hidden_state, inputs["attention_mask"], self.pooling)
+        hidden = self.model(**inputs).last_hidden_state
+        return pool_tokens(hidden, token_mask(inputs, hidden), self.pooling)
 
-    def tokenise(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        """A padded batch on the model's device, with positions that do not depend on the padding's side."""
+    def tokenise(self, texts: Sequence[Item]) -> dict[str, Tensor]:
+        """A batch on the model's device; texts padded, with positions that do not depend on the padding's side."""
+        if self.modality == "image":
+            return {"pixel_values": pixel_values(self.tokenizer, texts).to(self.model.device)}
         encoded = self.tokenizer(
             list(texts), truncation=True, max_length=self.max_length, padding=True, return_tensors="pt"
         )
@@ -49,8 +61,37 @@ class Encoder:
         return {name: value.to(self.model.device) for name, value in inputs.items()}
 
 
-def embed_texts(encoder: Encoder, texts: Sequence[str], batch_size: int = 64) -> Float[np.ndarray, "items dim"]:
-    """Unit-norm float32 embeddings of all texts, in their order.
+def check_modality(encoder: Encoder, items: Sequence[Item], whose: str) -> None:
+    """Refuse items that the model does not read.
+
+    Args:
+        whose: what they are of, for the message.
+
+    Raises:
+        DataError: texts for a model that reads pictures, or pictures for one that reads texts.
+    """
+    if len(items) and modality_of(items) != encoder.modality:
+        raise DataError(
+            f"The seed model does not read the data of the {whose}.",
+            got=f"{modality_of(items)} items",
+            expected=f"{encoder.modality} items",
+            do="name another seed model, or other data; columns.image names a column of pictures",
+        )
+
+
+def model_inputs(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What the model reads of a batch that holds targets as well."""
+    return {name: batch[name] for name in MODEL_INPUTS if name in batch}
+
+
+def token_mask(batch: dict[str, Tensor], hidden: Float[Tensor, "items tokens dim"]) -> TokenMask:
+    """1 for a token, 0 for padding; a picture has no padding."""
+    mask = batch.get("attention_mask")
+    return torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device) if mask is None else mask
+
+
+def embed_texts(encoder: Encoder, texts: Sequence[Item], batch_size: int = 64) -> Float[np.ndarray, "items dim"]:
+    """Unit-norm float32 embeddings of all texts or pictures, in their order.
 
     Raises:
         RunError: the model gives a non-finite embedding.
@@ -61,20 +102,26 @@ def embed_texts(encoder: Encoder, texts: Sequence[str], batch_size: int = 64) ->
             embeddings[rows] = encoder.embed(inputs).float().cpu().numpy()
     if not np.isfinite(embeddings).all():
         row = int(np.flatnonzero(~np.isfinite(embeddings).all(axis=1))[0])
-        raise RunError(f"The model gives a non-finite embedding for text {row}.", do="check the model's weights")
+        raise RunError(
+            f"The model gives a non-finite embedding for {encoder.modality} {row}.", do="check the model's weights"
+        )
     return embeddings
 
 
 def batches_by_length(
-    encoder: Encoder, texts: Sequence[str], batch_size: int
+    encoder: Encoder, texts: Sequence[Item], batch_size: int
 ) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
-    """Batches of texts of like length (less padding), with the rows that they hold."""
+    """Batches of texts of like length (less padding), with the rows that they hold; pictures in their order."""
     for start in range(0, len(texts), CHUNK):
         chunk = range(start, min(start + CHUNK, len(texts)))
-        ordered = sorted(chunk, key=lambda row: (len(texts[row]), row))
+        ordered = sorted(chunk, key=lambda row: (_length(texts[row]), row))
         for first in range(0, len(ordered), batch_size):
             rows = ordered[first : first + batch_size]
             yield rows, encoder.tokenise([texts[row] for row in rows])
+
+
+def _length(item: Item) -> int:
+    return len(item) if isinstance(item, str) else 0
 
 
 def pool_tokens(

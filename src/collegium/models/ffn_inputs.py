@@ -1,4 +1,4 @@
-"""What a router would see: the mean FFN input of every text, at chosen layers.
+"""What a router would see: the mean FFN input of every text or picture, at chosen layers.
 
 For each text, the mean over its real tokens of z, the input of the layer's feed-forward network (MetaMoE, stage 2).
 The published code counts padding and takes a mean of batch means; here the mean is masked and for each example. The
@@ -13,14 +13,15 @@ import torch
 from jaxtyping import Float64
 from torch import nn
 
-from collegium.models.encoder import Encoder, batches_by_length
+from collegium.data.items import Item
+from collegium.models.encoder import Encoder, batches_by_length, token_mask
 from collegium.moe.architectures import Architecture, layers_of
 
 
 def ffn_input_means(
     encoder: Encoder,
     architecture: Architecture,
-    texts: Sequence[str],
+    texts: Sequence[Item],
     layers: Sequence[int],
     batch_size: int = 64,
 ) -> Iterator[tuple[list[int], Float64[np.ndarray, "items layers dim"]]]:
@@ -33,7 +34,7 @@ def ffn_input_means(
     modules = layers_of(encoder.model, architecture)
     for rows, inputs in batches_by_length(encoder, texts, batch_size):
         seen = _run(encoder, [modules[layer].get_submodule(architecture.ffn) for layer in layers], inputs)
-        mask = inputs["attention_mask"].unsqueeze(-1).double()
+        mask = token_mask(inputs, seen[0]).unsqueeze(-1).double()
         means = [((z.double() * mask).sum(dim=1) / mask.sum(dim=1)).cpu().numpy() for z in seen]
         yield rows, np.stack(means, axis=1)
 

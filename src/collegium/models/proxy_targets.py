@@ -1,5 +1,7 @@
 """What a proxy teaches: the pool's own label where the pool is prompted, otherwise the seed's answer (distillation).
 
+The seed answers among all classes, or among those of the pool's domain where there is one (owner/head.py).
+
 Used by owners while they train and by the coordinator while it tunes and judges, so both mean the same thing.
 """
 
@@ -42,13 +44,17 @@ def proxy_targets(
 
     Args:
         embeddings: the seed's embeddings of the items.
-        labels: the pool's labels of the items; used only with `pool_domain`.
+        labels: the pool's labels of the items; None = distillation.
         classes: all classes, those of the pool (where it is prompted) among them.
-        pool_domain: name of the pool's classes in `classes`; None = distillation over all classes.
+        pool_domain: name of the pool's classes in `classes`, which alone compete; None = all compete.
     """
     if pool_domain is None or labels is None:
-        answers = seed_answers(embeddings, classes.embeddings, logit_scale)
-        return Targets(answers, np.ones_like(answers))
+        right = list(range(len(classes.names))) if pool_domain is None else classes.of(pool_domain)
+        answers = np.zeros((len(embeddings), len(classes.names)), dtype=np.float32)
+        answers[:, right] = seed_answers(embeddings, classes.embeddings[right], logit_scale)
+        allowed = np.zeros_like(answers)
+        allowed[:, right] = 1.0
+        return Targets(answers, allowed)
     return label_targets([classes.index(pool_domain, label) for label in labels], classes.of(pool_domain), classes)
 
 

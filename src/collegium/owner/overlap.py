@@ -12,7 +12,8 @@ from jaxtyping import Float32
 
 from collegium.core.errors import ReleaseRefused
 from collegium.core.shapes import Embeddings
-from collegium.selection.pool import Pool, content_hash
+from collegium.data.items import Item, content_hash, describe
+from collegium.selection.pool import Pool
 
 CHUNK = 8192
 SHOWN = 5
@@ -29,11 +30,11 @@ class Overlap:
 
 def find_overlap(
     pool: Pool,
-    texts: Sequence[str],
+    texts: Sequence[Item],
     embeddings: Float32[np.ndarray, "private dim"] | Embeddings,
     similarity: float,
 ) -> list[Overlap]:
-    """All pool records equal to a private text, or whose embedding has at least this cosine with one.
+    """All pool records equal to a private item, or whose embedding has at least this cosine with one.
 
     Cost: O(pool · private · dim) time, memory of one chunk of the pool.
     """
@@ -50,21 +51,21 @@ def find_overlap(
     return [found[row] for row in sorted(found)]
 
 
-def refuse_overlap(pool: Pool, texts: Sequence[str], found: Sequence[Overlap]) -> None:
+def refuse_overlap(pool: Pool, texts: Sequence[Item], found: Sequence[Overlap]) -> None:
     """Show the overlap to the owner and stop.
 
     Raises:
         ReleaseRefused: with the first few records; nothing has left.
     """
     shown = [
-        f"pool record {one.pool_row} {pool.texts([one.pool_row])[0][:80]!r} is like private example "
-        f"{one.private_row} {texts[one.private_row][:80]!r} (cosine {one.cosine:.3f})"
+        f"pool record {one.pool_row} {describe(pool.texts([one.pool_row])[0])} is like private example "
+        f"{one.private_row} {describe(texts[one.private_row])} (cosine {one.cosine:.3f})"
         for one in found[:SHOWN]
     ]
     more = [f"… and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
     raise ReleaseRefused(
         f"{len(found)} record(s) of the public pool are equal or close to private ones:\n    "
         + "\n    ".join(shown + more),
-        do="remove these examples from the private data, ask the coordinator about the pool, or, if the texts are "
+        do="remove these examples from the private data, ask the coordinator about the pool, or, if the items are "
         "public anyway, run again with --allow-overlap",
     )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float64
 
+from collegium.data.items import Item
 from collegium.models.encoder import Encoder
 from collegium.models.ffn_inputs import ffn_input_means
 from collegium.moe.architectures import Architecture
@@ -18,7 +19,7 @@ from collegium.moe.architectures import Architecture
 def routing_vectors(
     encoder: Encoder,
     architecture: Architecture,
-    texts: Sequence[str],
+    texts: Sequence[Item],
     layers: Sequence[int],
     batch_size: int = 64,
 ) -> Float64[np.ndarray, "layers dim"]:

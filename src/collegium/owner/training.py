@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
 from collegium.core.errors import InputError, RunError
 from collegium.core.recipe import TrainingSettings
-from collegium.models.encoder import pool_tokens
+from collegium.data.items import Item
+from collegium.models.encoder import model_inputs, pool_tokens, token_mask
 from collegium.models.fit import fit
 from collegium.models.proxy_targets import Targets, as_tensors
 from collegium.models.seed_model import SeedModel
@@ -30,23 +32,29 @@ class Expert:
     Attributes:
         tensors: neutral name → float32 tensor: `layers.1.up_proj.weight`, or `layers.1.up_proj.lora_A` and `.lora_B`.
         encoder: the seed with the expert's FFNs, for its own forward pass.
+        head: trained rows of classes, of length 1; None where no row was to be trained.
     """
 
     tensors: dict[str, Tensor]
     encoder: SeedModel
+    head: Float32[Tensor, "_ dim"] | None
 
 
 def train_expert(
     seed: SeedModel,
-    texts: Sequence[str],
+    texts: Sequence[Item],
     targets: Targets,
     classes: ClassSet,
     settings: TrainingSettings,
     layers: Sequence[int],
     random_seed: int,
     checkpoints: Path | None = None,
+    head_rows: int = 0,
 ) -> Expert:
-    """Fine-tune the FFNs of `layers` on the texts; the seed itself is left as it is.
+    """Fine-tune the FFNs of `layers` on the texts or pictures; the seed itself is left as it is.
+
+    Args:
+        head_rows: the first so many embeddings of `classes` are trained as well (owner/head.py).
 
     Raises:
         RunError: the loss or a weight became non-finite, or another tensor than an FFN's changed.
@@ -58,25 +66,47 @@ def train_expert(
         for neutral, own in ffn_parameter_names(seed.architecture, model, layer).items()
     }
     trainable, model = _make_trainable(model, names, settings, seed)
+    student = _WithHead(model, classes.embeddings[:head_rows]) if head_rows else model
 
     def collate(rows: list[int]) -> dict[str, Tensor]:
         probabilities, allowed = as_tensors(targets, rows)
         return {**seed.tokenise([texts[row] for row in rows]), "targets": probabilities, "allowed": allowed}
 
     def loss(module: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
-        embeddings = pool_tokens(module(**inputs).last_hidden_state, inputs["attention_mask"], seed.pooling)
-        class_embeddings = classes.embeddings.to(embeddings.device)
+        hidden = module(**model_inputs(batch))
+        class_embeddings = classes.embeddings
+        if head_rows:
+            hidden, rows = hidden
+            class_embeddings = torch.cat([rows, class_embeddings[head_rows:].to(rows.device)])
+        hidden = hidden.last_hidden_state
+        embeddings = pool_tokens(hidden, token_mask(batch, hidden), seed.pooling)
+        class_embeddings = class_embeddings.to(embeddings.device)
         return matching_loss(embeddings, class_embeddings, batch["targets"], batch["allowed"], settings.logit_scale)
 
-    fit(model, len(texts), collate, loss, settings, random_seed, "train the expert", checkpoints)
+    fit(student, len(texts), collate, loss, settings, random_seed, "train the expert", checkpoints)
     tensors = {name: parameter.detach().float().cpu().clone() for name, parameter in trainable.items()}
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise RunError(f"Training made {name} infinite or not a number.", do="use a smaller learning rate")
     dense = _merged(model, settings)
     _check_untouched(seed.model, dense, set(names.values()))
-    return Expert(tensors, _as_encoder(seed, dense))
+    head = student.rows().detach().float().cpu().clone() if isinstance(student, _WithHead) else None
+    return Expert(tensors, _as_encoder(seed, dense), head)
+
+
+class _WithHead(nn.Module):
+    """A model and rows of a head that are trained with it."""
+
+    def __init__(self, model: nn.Module, rows: Float32[Tensor, "_ dim"]):
+        super().__init__()
+        self.model = model
+        self.weight = nn.Parameter(rows.clone())
+
+    def forward(self, **inputs: Tensor) -> tuple[Any, Tensor]:
+        return self.model(**inputs), self.rows()
+
+    def rows(self) -> Float[Tensor, "_ dim"]:
+        return nn.functional.normalize(self.weight, dim=-1)
 
 
 def _make_trainable(

@@ -22,7 +22,8 @@ from collegium.models.ffn_inputs import norm_bound
 from collegium.models.seed_model import SeedModel
 from collegium.moe.architectures import ffn_parameter_names
 from collegium.owner.charter import Charter
-from collegium.owner.contribution import CARD, EXPERT, LEDGER, PROXIES, ROUTING
+from collegium.owner.contribution import CARD, EXPERT, HEAD, LEDGER, PROXIES, ROUTING
+from collegium.owner.head import UNIT
 from collegium.selection.pool import Pool
 
 FILES = {EXPERT, ROUTING, PROXIES, LEDGER, CARD}
@@ -37,6 +38,7 @@ class Contribution:
     Attributes:
         expert: neutral name → tensor, LoRA factors not merged.
         routing: layer → routing vector; [dim].
+        head: rows of the owner's classes, of length 1; None = the task has no head.
         proxy_rows: rows of the pool, ascending.
         ledger: the entries as the owner wrote them.
     """
@@ -47,6 +49,7 @@ class Contribution:
     routing: dict[int, Float32[np.ndarray, " dim"]]
     proxy_rows: list[int]
     ledger: list[dict]
+    head: Float32[Tensor, "classes dim"] | None
 
 
 def read_contribution(path: Path, charter: Charter, pool: Pool, seed: SeedModel) -> Contribution:
@@ -59,7 +62,10 @@ def read_contribution(path: Path, charter: Charter, pool: Pool, seed: SeedModel)
     expert_shapes = expected_expert(charter, seed)
     routing_shapes = {f"layers.{layer}": (seed.dim,) for layer in charter.routed_layers(seed.num_layers)}
     _check_size(path, EXPERT, expert_shapes)
+    head_shapes = expected_head(charter, owner, seed)
     _check_size(path, ROUTING, routing_shapes)
+    if head_shapes:
+        _check_size(path, HEAD, head_shapes)
     try:
         artifact = read_artifact(path, "contribution")  # now that sizes are known, the hashes
     except ArtifactError as error:
@@ -71,6 +77,9 @@ def read_contribution(path: Path, charter: Charter, pool: Pool, seed: SeedModel)
         for name, tensor in _tensors(path / ROUTING, routing_shapes, owner).items()
     }
     _check_length(routing, seed, owner)
+    head = _tensors(path / HEAD, head_shapes, owner)["rows"] if head_shapes else None
+    if head is not None:
+        _check_rows(head, owner)
     return Contribution(
         artifact=artifact,
         owner=owner,
@@ -78,6 +87,7 @@ def read_contribution(path: Path, charter: Charter, pool: Pool, seed: SeedModel)
         routing=routing,
         proxy_rows=_proxies(path, charter, pool, owner),
         ledger=_ledger(path),
+        head=head,
     )
 
 
@@ -98,18 +108,26 @@ def expected_expert(charter: Charter, seed: SeedModel) -> dict[str, tuple[int, .
     return shapes
 
 
+def expected_head(charter: Charter, owner: str, seed: SeedModel) -> dict[str, tuple[int, ...]]:
+    """Name and shape of the owner's rows of the head; empty where the task has no head."""
+    if charter.terms.task != "label-head":
+        return {}
+    return {"rows": (len(charter.terms.owners[owner].labels or []), seed.dim)}
+
+
 def _open(path: Path, charter: Charter) -> tuple[str, Artifact]:
     if path.is_symlink() or not path.is_dir():
         raise InvalidContribution(f"{path} is no contribution.", got="no folder", expected="a folder")
+    files = FILES | ({HEAD} if charter.terms.task == "label-head" else set())
     for entry in path.rglob("*"):
         name = entry.relative_to(path).as_posix()
         if entry.is_symlink():
             raise InvalidContribution(f"The contribution {path} holds a link.", got=name, expected="plain files only")
-        if name not in FILES | {MANIFEST}:
+        if name not in files | {MANIFEST}:
             raise InvalidContribution(
                 f"The contribution {path} holds a file that does not belong there.",
                 got=name,
-                expected=", ".join(sorted(FILES)),
+                expected=", ".join(sorted(files)),
                 do="refuse it; pickles and other files may run code",
             )
         if name in (PROXIES, LEDGER, CARD) and entry.stat().st_size > LARGEST_TEXT:
@@ -120,7 +138,7 @@ def _open(path: Path, charter: Charter) -> tuple[str, Artifact]:
         artifact = read_artifact(path, "contribution", verify=False)
     except ArtifactError as error:
         raise InvalidContribution(f"{path} is no contribution.", got=str(error)) from None
-    if set(artifact.files) != FILES:
+    if set(artifact.files) != files:
         raise InvalidContribution(f"{path} does not hold what a contribution holds.", got=sorted(artifact.files))
     if artifact.inputs.get("charter") != charter.sha256:
         raise InvalidContribution(
@@ -206,6 +224,18 @@ def _check_length(routing: Mapping[int, Float32[np.ndarray, " dim"]], seed: Seed
                 expected=f"at most {bound:.4g}",
                 do="refuse it: an inflated vector would capture the other owners' traffic",
             )
+
+
+def _check_rows(head: Float32[Tensor, "classes dim"], owner: str) -> None:
+    lengths = head.double().norm(dim=1)
+    wrong = [row for row, length in enumerate(lengths.tolist()) if abs(length - 1.0) > UNIT]
+    if wrong:
+        raise InvalidContribution(
+            f"{owner}'s row {wrong[0]} of the head is not of length 1.",
+            got=f"{float(lengths[wrong[0]]):.4g}",
+            expected="1",
+            do="refuse it: a longer row would win the other owners' items",
+        )
 
 
 def _json(file: Path) -> object:

@@ -61,8 +61,25 @@ def routing_release(vectors: str, sensitivity: float, num_proxies: int, norm_bou
     )
 
 
+def head_release() -> Release:
+    """The ledger line of an owner's rows of the head."""
+    return Release(
+        what="rows of the head",
+        file="head.safetensors",
+        from_data="private examples: a row starts as the mean of the seed's embeddings of its class, and is trained",
+        sensitivity="no bound is known",
+        reveals="for each class a direction close to the mean of its private examples, as the seed sees them",
+    )
+
+
 def contribution_ledger(
-    routing: Release, labels_published: bool, alignment: str, fixed_steps: bool, overlap_allowed: bool
+    routing: Release,
+    labels_published: bool,
+    alignment: str,
+    fixed_steps: bool,
+    overlap_allowed: bool,
+    head: bool = False,
+    items: str = "text",
 ) -> list[Release]:
     """All releases of one contribution, and of the owner's part of the charter.
 
@@ -70,9 +87,11 @@ def contribution_ledger(
         alignment: `training.alignment` of the charter.
         fixed_steps: whether every owner trains the same number of steps (`training.steps`).
         overlap_allowed: whether the owner let pool records pass that are equal or close to private ones.
+        head: whether the contribution holds rows of a head.
+        items: what an item is called: text or picture.
     """
     number = "" if fixed_steps or alignment == "proxy" else ", and roughly how many private examples there were"
-    copies = "; that a public text may be among the private ones" if overlap_allowed else ""
+    copies = f"; that a public {items} may be among the private ones" if overlap_allowed else ""
     trained_on = {"both": "private examples and public proxies", "private": "private examples"}.get(
         alignment, "public proxies, which were chosen with the private examples"
     )
@@ -82,15 +101,16 @@ def contribution_ledger(
             file="proxies.json",
             from_data="the similarity of public items to private examples",
             sensitivity="no bound is known",
-            reveals=f"which public texts are like the private ones: the topics, not the texts{copies}",
+            reveals=f"which public {items}s are like the private ones: the topics, not the {items}s{copies}",
         ),
         Release(
             what="weights of the expert's feed-forward networks",
             file="expert.safetensors",
             from_data=trained_on,
             sensitivity="no bound is known",
-            reveals=f"what fine-tuned weights can tell, possibly that a text was in the training data{number}",
+            reveals=f"what fine-tuned weights can tell, possibly that a {items} was in the training data{number}",
         ),
+        *([head_release()] if head else []),
         routing,
     ]
     if labels_published:

@@ -1,7 +1,7 @@
 """The summary of a run in the terminal: compact tables that fit 80 to 100 columns.
 
 The union of labels comes first: one deployed model must find the answer among the labels of all owners.
-*Told* is the easier setting, where only the labels of the text's own domain compete. Cells are `Text`
+*Told* is the easier setting, where only the labels of the input's own domain compete. Cells are `Text`
 objects, never markup: names come from other people.
 """
 
@@ -27,7 +27,7 @@ from collegium.reports.wording import (
 
 _TITLES = {
     "union": "Accuracy in %, labels of all owners compete (union)",
-    "told": "Accuracy in %, only the labels of the text's own domain compete (told)",
+    "told": "Accuracy in %, only the labels of the input's own domain compete (told)",
 }
 _METHOD_WIDTH, _COLUMN_WIDTH, _PADDING = 26, 14, 2
 Summary = RunSummary | Mapping[str, Any]
@@ -56,7 +56,7 @@ def print_summary(summary: Summary, console: Console) -> None:
 
 def pool_line(pool: Pool) -> Text:
     """Which public texts were used."""
-    size = "" if pool.items is None else f", {pool.items:,} texts"
+    size = "" if pool.items is None else f", {pool.items:,} items"
     return Text(f"Public pool: {shorten(pool.data, 40)}{size}.")
 
 
@@ -91,8 +91,8 @@ def accuracy_table(
 
 
 def routing_line(sequence: float) -> Text:
-    """How often the router's most used expert is the one of the text's own domain."""
-    return Text(f"Routing: {percent(sequence)} % of the test texts use their own domain's expert most.")
+    """How often the router's most used expert is the one of the input's own domain."""
+    return Text(f"Routing: {percent(sequence)} % of the test inputs use their own domain's expert most.")
 
 
 def released_table(summary: Summary) -> Table:

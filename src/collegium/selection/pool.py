@@ -1,8 +1,8 @@
-"""The public pool: texts, labels where there are any, content hashes, and the seed's embeddings, as one artifact.
+"""The public pool: texts or pictures, labels where there are any, content hashes, and the seed's embeddings.
 
-Items stand in the order of their content hashes, so the pool does not depend on the order of its source, "the
-lowest hash" is the lowest index, and a share of it can be held out by hash. Texts lie in an Arrow file and
-embeddings in a `.npy`, both memory-mapped: no later stage holds the pool in memory.
+One artifact. Items stand in the order of their content hashes, so the pool does not depend on the order of its
+source, "the lowest hash" is the lowest index, and a share of it can be held out by hash. Items lie in an Arrow file
+(pictures as PNG) and embeddings in a `.npy`, both memory-mapped: no later stage holds the pool in memory.
 """
 
 import hashlib
@@ -20,7 +20,9 @@ from collegium.core.errors import ArtifactError, DataError, IncompatibleSeedMode
 from collegium.core.progress import progress_bar
 from collegium.core.recipe import PoolSettings
 from collegium.data.examples import load_texts
-from collegium.models.encoder import CHUNK, embed_texts
+from collegium.data.images import Picture
+from collegium.data.items import Item, Modality, content_hash, modality_of
+from collegium.models.encoder import CHUNK, check_modality, embed_texts
 from collegium.models.seed_model import SeedModel
 
 UNIT_NORM = 1e-3  # how far from 1 the length of an embedding may be
@@ -32,7 +34,7 @@ class Pool:
     """A pool on disk, memory-mapped.
 
     Attributes:
-        records: columns text, label (null where there is none), hash.
+        records: columns text (or image), label (null where there is none), hash.
         embeddings: unit-norm rows; [items, dim].
     """
 
@@ -56,8 +58,13 @@ class Pool:
     def hashes(self) -> list[str]:
         return self.records["hash"].to_pylist()
 
-    def texts(self, rows: Sequence[int]) -> list[str]:
-        return self.records["text"].take(pa.array(list(rows), pa.int64())).to_pylist()
+    @property
+    def modality(self) -> Modality:
+        return "image" if "image" in self.records.column_names else "text"
+
+    def texts(self, rows: Sequence[int]) -> list[Item]:
+        values = self.records[self.modality].take(pa.array(list(rows), pa.int64())).to_pylist()
+        return [Picture(value) for value in values] if self.modality == "image" else values
 
     def labels_of(self, rows: Sequence[int]) -> list[str] | None:
         if not self.labels:
@@ -78,9 +85,11 @@ def build_pool(path: Path, settings: PoolSettings, seed: SeedModel, random_seed:
     """Load, remove exact duplicates, embed, and write the artifact at `path`; at once if it is there already.
 
     Raises:
-        DataError: faulty rows, fewer than two distinct texts, or a prompt for a pool without labels.
+        DataError: faulty rows, fewer than two distinct items, items of a kind that the seed does not read, or a
+            prompt for a pool without labels.
     """
     examples = load_texts(settings.data, settings.columns, settings.limit, random_seed)
+    check_modality(seed, examples.texts, "pool")
     if settings.prompt is not None and examples.labels is None:
         raise DataError(
             f"The pool {settings.data} has a prompt but no labels.",
@@ -90,7 +99,7 @@ def build_pool(path: Path, settings: PoolSettings, seed: SeedModel, random_seed:
     order = sorted(range(len(examples)), key=lambda row: examples.labels[row] if examples.labels else "", reverse=True)
     distinct = {content_hash(examples.texts[row]): row for row in order}
     if len(distinct) < 2:
-        raise DataError(f"The pool {settings.data} holds too few texts.", got=len(distinct), expected="2 or more")
+        raise DataError(f"The pool {settings.data} holds too few items.", got=len(distinct), expected="2 or more")
     hashes = sorted(distinct)
     texts = [examples.texts[distinct[value]] for value in hashes]
     labels = [examples.labels[distinct[value]] for value in hashes] if examples.labels else [None] * len(hashes)
@@ -107,7 +116,9 @@ def build_pool(path: Path, settings: PoolSettings, seed: SeedModel, random_seed:
     if finished is not None:
         return finished
     with writing(path, "pool", inputs, facts) as folder:
-        table = pa.table({"text": pa.array(texts), "label": pa.array(labels, pa.string()), "hash": pa.array(hashes)})
+        column = pa.array([text.png if isinstance(text, Picture) else text for text in texts])
+        labelled = {"label": pa.array(labels, pa.string()), "hash": pa.array(hashes)}
+        table = pa.table({modality_of(texts): column, **labelled})
         with pa.OSFile(str(folder / RECORDS), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table, max_chunksize=CHUNK)
         _embed(folder / EMBEDDINGS, texts, seed)
@@ -136,7 +147,8 @@ def read_pool(path: Path, seed: SeedModel | None = None) -> Pool:
         embeddings = np.load(artifact.path / EMBEDDINGS, mmap_mode="r")
     except (pa.ArrowException, ValueError, EOFError) as error:
         raise ArtifactError(f"The pool {path} is malformed.", got=str(error), do="get the pool again") from None
-    if set(records.column_names) != {"text", "label", "hash"} or embeddings.shape[:1] != (len(records),):
+    fields = (["text", "label", "hash"], ["image", "label", "hash"])
+    if records.column_names not in fields or embeddings.shape[:1] != (len(records),):
         raise ArtifactError(f"The records and embeddings of {path} do not belong together.", do="get the pool again")
     return Pool(artifact, records, embeddings)
 
@@ -153,26 +165,29 @@ def verify_pool(pool: Pool, seed: SeedModel) -> None:
         raise ArtifactError(f"The embeddings of {pool.artifact.path} are not of this seed model.")
     for start in range(0, len(pool), CHUNK):
         part = pool.records.slice(start, CHUNK)
-        hashes = [content_hash(text) for text in part["text"].to_pylist()]
+        hashes = [_hash_of_stranger(item) for item in pool.texts(range(start, start + len(part)))]
         honest = np.array(hashes) == np.array(part["hash"].to_pylist())
         lengths = np.linalg.norm(pool.embeddings[start : start + CHUNK].astype(np.float64), axis=1)
         wrong = np.flatnonzero(~honest | ~(np.abs(lengths - 1.0) < UNIT_NORM))
         if len(wrong):
             raise ArtifactError(
                 f"Row {start + int(wrong[0])} of the pool {pool.artifact.path} is not what it claims to be: its hash "
-                "or its embedding does not belong to its text.",
+                f"or its embedding does not belong to its {pool.modality}.",
                 do="do not use this pool; ask the coordinator about it",
             )
-
-
-def content_hash(text: str) -> str:
-    """Identity of a pool item: the first 128 bits of the sha256 of its text, in hex."""
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def is_held_out(value: str, one_in: int) -> bool:
     """Whether the item with this content hash is held out of statistics and training: a rule of the charter."""
     return int(value[:8], 16) % one_in == 0
+
+
+def _hash_of_stranger(item: Item) -> str | None:
+    """The content hash; None where a pool from another machine holds what is no picture."""
+    try:
+        return content_hash(item)
+    except ValueError:
+        return None
 
 
 def _digest(hashes: Sequence[str], labels: Sequence[str | None]) -> str:
@@ -190,7 +205,7 @@ def _finished(path: Path, inputs: dict[str, str], facts: dict[str, Any]) -> Pool
     return pool if (pool.artifact.inputs, pool.artifact.settings) == (inputs, facts) else None
 
 
-def _embed(path: Path, texts: Sequence[str], seed: SeedModel) -> None:
+def _embed(path: Path, texts: Sequence[Item], seed: SeedModel) -> None:
     # Written, not memory-mapped: on a full disk a mapped page kills the process instead of raising an error.
     header = {"descr": "<f4", "fortran_order": False, "shape": (len(texts), seed.dim)}
     with path.open("wb") as file, progress_bar("embed the pool", len(texts)) as bar:

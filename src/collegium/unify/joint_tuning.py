@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from collegium.core.recipe import JointTuningSettings, TrainingSettings
-from collegium.models.encoder import pool_tokens
+from collegium.models.encoder import model_inputs, pool_tokens, token_mask
 from collegium.models.fit import fit
 from collegium.models.proxy_targets import as_tensors
 from collegium.models.seed_model import SeedModel
@@ -47,9 +47,8 @@ def jointly_tuned(
         return {**inputs, "targets": probabilities, "allowed": allowed, "owners": owners}
 
     def loss(module: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "position_ids")}
-        output = module(**inputs, output_routing=True)
-        mask = inputs["attention_mask"]
+        output = module(**model_inputs(batch), output_routing=True)
+        mask = token_mask(batch, output.last_hidden_state)
         embeddings = pool_tokens(output.last_hidden_state, mask, seed.pooling)
         total = matching_loss(
             embeddings,

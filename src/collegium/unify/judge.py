@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.metrics import cohen_kappa_score
 
 from collegium.core.progress import say
-from collegium.models.proxy_targets import proxy_targets
+from collegium.owner.pool_targets import pool_targets
 from collegium.selection.pool import is_held_out
 from collegium.unify.merge import dense_model
 from collegium.unify.proxies import ProxySet, proxy_accuracy, proxy_answers, true_answers
@@ -46,13 +46,7 @@ def judge_fallback(ingredients: Ingredients, model: Any) -> dict[str, Any]:
     enabled = terms.router.fallback
     held_out = [row for row, value in enumerate(pool.hashes) if is_held_out(value, terms.held_out_one_in)]
     rows = held_out[:MOST_JUDGED]
-    targets = proxy_targets(
-        np.asarray(pool.embeddings[rows]),
-        pool.labels_of(rows),
-        ingredients.classes,
-        ingredients.charter.pool_domain,
-        terms.training.logit_scale,
-    )
+    targets = pool_targets(ingredients.charter, pool, rows, ingredients.classes)
     nobodys = np.ones((len(rows), len(ingredients.contributions)), np.float32)
     judged = ProxySet(pool.texts(rows), nobodys, targets)
     other, _ = routed_model(ingredients, fallback=not enabled)

@@ -7,10 +7,12 @@ import numpy as np
 import torch
 from jaxtyping import Float32, Int
 
+from collegium.data.items import Item
 from collegium.models.encoder import Encoder, embed_texts
-from collegium.models.proxy_targets import Targets, proxy_targets
+from collegium.models.proxy_targets import Targets
 from collegium.models.tasks import ClassSet
 from collegium.owner.charter import Charter
+from collegium.owner.pool_targets import pool_targets
 from collegium.owner.validate import Contribution
 from collegium.selection.pool import Pool, is_held_out
 
@@ -24,7 +26,7 @@ class ProxySet:
         targets: what each proxy teaches.
     """
 
-    texts: list[str]
+    texts: list[Item]
     owners: Float32[np.ndarray, "items owners"]
     targets: Targets
 
@@ -50,14 +52,7 @@ def proxy_sets(
         owners = np.zeros((len(rows), len(contributions)), dtype=np.float32)
         for index, contribution in enumerate(contributions):
             owners[:, index] = np.isin(rows, contribution.proxy_rows)
-        targets = proxy_targets(
-            np.asarray(pool.embeddings[rows]),
-            pool.labels_of(rows),
-            classes,
-            charter.pool_domain,
-            charter.terms.training.logit_scale,
-        )
-        return ProxySet(pool.texts(rows), owners, targets)
+        return ProxySet(pool.texts(rows), owners, pool_targets(charter, pool, rows, classes))
 
     return subset(False), subset(True)
 

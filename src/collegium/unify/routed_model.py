@@ -1,6 +1,6 @@
 """Everything that a unified model is made of, and the model with its routers in closed form."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from collegium.models.ffn_inputs import ffn_input_means
 from collegium.models.seed_model import SeedModel
 from collegium.models.tasks import ClassSet
 from collegium.owner.charter import Charter
+from collegium.owner.head import head_classes
 from collegium.owner.validate import Contribution
 from collegium.selection.pool import Pool
 from collegium.unify.merge import full_expert, unified_model
@@ -49,7 +50,7 @@ class Ingredients:
 
 def gather(charter: Charter, seed: SeedModel, pool: Pool, contributions: Sequence[Contribution]) -> Ingredients:
     """Merge LoRA factors, find the proxies, and take the statistics of the pool."""
-    classes = charter.classes(seed)
+    classes = contributed_classes(charter, seed, pool, contributions)
     proxies, held_out = proxy_sets(contributions, charter, pool, classes)
     routed = charter.routed_layers(seed.num_layers)
     return Ingredients(
@@ -63,6 +64,23 @@ def gather(charter: Charter, seed: SeedModel, pool: Pool, contributions: Sequenc
         held_out=held_out,
         statistics=pool_statistics(seed, pool, routed, charter.terms.held_out_one_in),
     )
+
+
+def contributed_classes(
+    charter: Charter,
+    seed: SeedModel,
+    pool: Pool,
+    contributions: Sequence[Contribution],
+    hidden: Mapping[str, Sequence[str]] | None = None,
+) -> ClassSet:
+    """All classes of a unified model: prompted names, or the contributed rows of the head.
+
+    Args:
+        hidden: class names known here that owners kept out of the charter.
+    """
+    if charter.terms.task == "label-matching":
+        return charter.classes(seed, hidden)
+    return head_classes(charter, pool, {one.owner: one.head for one in contributions if one.head is not None})
 
 
 def routed_model(ingredients: Ingredients, fallback: bool | None = None) -> tuple[Any, list[float]]:

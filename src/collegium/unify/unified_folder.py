@@ -1,8 +1,9 @@
 """The folder of a unified model: what transformers needs, and what `predict` and `evaluate` need beside it.
 
-config.json, model.safetensors, tokenizer files, *.py    loads with AutoModel, with or without this package
+config.json, model.safetensors, tokenizer or image processor, *.py    loads with AutoModel, with or without this package
 collegium.json                class names, pooling, scale, owners, how it was unified
-class_embeddings.safetensors  the seed's embeddings of the class names: answering needs no seed model
+class_embeddings.safetensors  the seed's embeddings of the class names, or the owners' rows of the head: answering
+                              needs no seed model
 ledger.json                   what each owner released
 README.md                     the model card
 """
@@ -14,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel
 
 from collegium.core.artifacts import Artifact, canonical_json, read_artifact, writing
 from collegium.core.errors import ArtifactError
+from collegium.data.items import Modality
 from collegium.models.encoder import Encoder
+from collegium.models.seed_model import load_tokenizer
 from collegium.models.tasks import ClassSet
 from collegium.owner.charter import Charter
 from collegium.owner.validate import Contribution
@@ -80,7 +83,7 @@ def write_unified(
         save_file({"embeddings": classes.embeddings}, folder / CLASSES)
         (folder / FACTS).write_bytes(canonical_json(description))
         (folder / LEDGER).write_bytes(canonical_json({one.owner: one.ledger for one in contributions}))
-        (folder / CARD).write_text(_card(charter, contributions, facts), encoding="utf-8")
+        (folder / CARD).write_text(_card(charter, contributions, facts, encoder.modality), encoding="utf-8")
     return read_artifact(path, KIND)
 
 
@@ -102,7 +105,7 @@ def read_unified(path: Path) -> UnifiedModel:
     try:
         facts = json.loads((artifact.path / FACTS).read_bytes())
         model = AutoModel.from_pretrained(artifact.path, trust_remote_code=False, use_safetensors=True)
-        tokenizer = AutoTokenizer.from_pretrained(artifact.path, trust_remote_code=False)
+        tokenizer = load_tokenizer(artifact.path, model)
         classes = ClassSet(
             tuple((domain, label) for domain, label in facts["classes"]),
             load_file(artifact.path / CLASSES)["embeddings"],
@@ -113,12 +116,15 @@ def read_unified(path: Path) -> UnifiedModel:
     return UnifiedModel(artifact, encoder, classes, facts)
 
 
-def _card(charter: Charter, contributions: Sequence[Contribution], facts: Mapping[str, Any]) -> str:
+def _card(charter: Charter, contributions: Sequence[Contribution], facts: Mapping[str, Any], modality: Modality) -> str:
     router = charter.terms.router
+    reader, tag = {"text": ("AutoTokenizer", "sentence-encoder"), "image": ("AutoImageProcessor", "image-encoder")}[
+        modality
+    ]
     lines = [
         "---",
         "library_name: transformers",
-        "tags: [mixture-of-experts, collegium, sentence-encoder]",
+        f"tags: [mixture-of-experts, collegium, {tag}]",
         "---",
         f"# {charter.terms.project}",
         "",
@@ -139,7 +145,7 @@ def _card(charter: Charter, contributions: Sequence[Contribution], facts: Mappin
         "No protection mechanism was applied where the ledger says ε = infinity; see `ledger.json`.",
         "",
         "```python",
-        "from transformers import AutoModel, AutoTokenizer",
+        f"from transformers import AutoModel, {reader}",
         "model = AutoModel.from_pretrained(folder, trust_remote_code=True)  # or: import collegium",
         "```",
         "",
