@@ -17,6 +17,7 @@ from torch import Tensor
 
 from collegium.core.random_streams import stream
 from collegium.core.recipe import RouterSettings
+from collegium.data.items import Item
 from collegium.models.ffn_inputs import ffn_input_means
 from collegium.models.seed_model import SeedModel
 from collegium.moe.router import Router
@@ -29,7 +30,7 @@ State = dict[str, Float32[Tensor, "..."]]
 
 
 def routers_from_examples(
-    seed: SeedModel, examples: Mapping[str, Sequence[str]], layers: Sequence[int], settings: RouterSettings
+    seed: SeedModel, examples: Mapping[str, Sequence[Item]], layers: Sequence[int], settings: RouterSettings
 ) -> dict[int, State]:
     """Layer → tensors of its router.
 
@@ -86,7 +87,7 @@ def _router(dim: int, num_experts: int, settings: RouterSettings) -> Router:
     )
 
 
-def _means(seed: SeedModel, texts: Sequence[str], layers: Sequence[int]) -> Float64[np.ndarray, "items layers dim"]:
+def _means(seed: SeedModel, texts: Sequence[Item], layers: Sequence[int]) -> Float64[np.ndarray, "items layers dim"]:
     means = np.zeros((len(texts), len(layers), seed.dim))
     for rows, batch in ffn_input_means(seed, seed.architecture, texts, layers):
         means[rows] = batch

@@ -18,6 +18,7 @@ from collegium.core.artifacts import Artifact, read_artifact, writing
 from collegium.core.errors import IncompatibleExperts, InputError
 from collegium.core.progress import say
 from collegium.core.recipe import RouterSettings
+from collegium.data.items import Item
 from collegium.models.seed_model import load_seed_model
 from collegium.moe.architectures import Architecture, architecture_of
 from collegium.moe.modeling import UNIFIED_CLASSES
@@ -56,7 +57,7 @@ def merge_checkpoints(
     router: RouterSettings = ROUTER,
     dtype: Literal["float32", "bfloat16", "float16"] | None = None,
     shared: Shared = "refuse",
-    examples: Mapping[str, Sequence[str]] | None = None,
+    examples: Mapping[str, Sequence[Item]] | None = None,
     random_seed: int = 0,
     shard_bytes: int = SHARD,
 ) -> Artifact:
@@ -171,7 +172,7 @@ def _routers(
     names: Sequence[str],
     model: Any,
     router: RouterSettings,
-    examples: Mapping[str, Sequence[str]] | None,
+    examples: Mapping[str, Sequence[Item]] | None,
     random_seed: int,
 ) -> dict[int, State]:
     if examples is None:
