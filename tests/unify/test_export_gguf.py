@@ -104,6 +104,7 @@ def test_the_file_says_what_llama_cpp_asks_for_and_who_the_experts_are(tmp_path)
     assert said["qwen2moe.expert_used_count"] == 2
     assert said["qwen2moe.expert_feed_forward_length"] == said["qwen2moe.expert_shared_feed_forward_length"] == 48
     assert said["collegium.expert_names"] == ["owner-0", "owner-1", "owner-2", "seed"]
+    assert "| 3 | seed |" in (artifact.path / "README.md").read_text()
 
 
 @pytest.mark.parametrize(("dtype", "name"), [(torch.float16, "F16"), (torch.bfloat16, "BF16")])

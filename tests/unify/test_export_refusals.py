@@ -93,7 +93,7 @@ def test_a_decoder_without_its_head_is_refused(folder):
 
 def test_a_seed_or_a_foreign_folder_is_refused(tmp_path):
     tiny_seed("mistral").save_pretrained(tmp_path / "seed")
-    assert "got: mistral" in refusal(tmp_path / "seed", "mixtral", ArtifactError)
+    assert "got: model_type mistral" in refusal(tmp_path / "seed", "mixtral", ArtifactError)
     assert "no unified model" in refusal(tmp_path / "nothing", "mixtral", ArtifactError)
 
 
@@ -126,6 +126,7 @@ def test_a_changed_artifact_is_refused(folder, tmp_path):
         (lambda state: state.update({"extra.weight": torch.zeros(3)}), "does not hold the tensors"),
         (lambda state: state.update({"model.norm.weight": torch.zeros(32, dtype=torch.int8)}), "cannot be copied"),
         (lambda state: state["model.layers.0.mlp.router.weight"].fill_(torch.nan), "not finite"),
+        (lambda state: state.update({"model.layers.0.mlp.router.bias": torch.zeros(5)}), "another shape"),
         (lambda state: state["model.layers.0.mlp.router.temperature"].fill_(0.0), "not above 0"),
     ],
 )
@@ -135,6 +136,18 @@ def test_damaged_weights_are_refused(change, words, folder):
     change(state)
     save_file(state, path / "model.safetensors", metadata={"format": "pt"})
     assert words in refusal(path, "mixtral", ArtifactError)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seed_model_type": "bert"}, {"seed_model_type": "nonsense"}, {"hidden_size": "many"}, {"expert_names": [3]}],
+    ids=str,
+)
+def test_a_configuration_that_cannot_be_is_refused(change, folder):
+    path = folder("mistral")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | change))
+    assert "no unified model" in refusal(path, "mixtral", ArtifactError)
 
 
 def test_an_index_that_leads_out_of_the_folder_is_refused(folder):

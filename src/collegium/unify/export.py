@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
 from collegium.core.artifacts import Artifact, read_artifact, writing
 from collegium.core.errors import ArtifactError, InputError
@@ -43,6 +44,10 @@ COPIED = (  # tokenizer, generation defaults, licence, what each owner released
     "ledger.json",
 )
 CARD = "README.md"
+IN_FLOAT32 = (
+    "In float32 it computes what the unified model computes. The routers' rows are float32 in the file; a program that "
+    "rounds them (bfloat16) may send a token with two nearly equal scores to another expert."
+)
 
 
 def export_model(model: Path, to: str, out: Path) -> Artifact:
@@ -60,7 +65,7 @@ def export_model(model: Path, to: str, out: Path) -> Artifact:
         target_config(source, target).save_pretrained(folder)
         write_tensors(folder, plan)
         copy_files(source, folder)
-        (folder / CARD).write_text(_card(source, to, target), encoding="utf-8")
+        (folder / CARD).write_text(model_card(source, to, target.model_class, IN_FLOAT32), encoding="utf-8")
     return read_artifact(out, KIND)
 
 
@@ -120,7 +125,7 @@ def planned_tensors(source: ExportSource, target: Target) -> list[PlannedTensor]
                 plan.append(source.tensors.planned(source.expert(layer, index, matrix), new))
         if target.shared_expert:
             plan += _zero_shared_expert(source, layer)
-    expected = _parameters(target_config(source, target), target)
+    expected = _parameters(target_config(source, target))
     written = sum(torch.Size(tensor.shape).numel() for tensor in plan)
     if written != expected:
         raise ArtifactError(
@@ -157,16 +162,20 @@ def _zeros(shape: tuple[int, ...], dtype: str) -> Tensor:
     return torch.zeros(shape, dtype=DTYPES[dtype])
 
 
-def _parameters(config: Any, target: Target) -> int:
+def _parameters(config: Any) -> int:
     """Numbers that the target's class holds, a tied head not counted again."""
-    import transformers
-
     with torch.device("meta"):
-        model = getattr(transformers, target.model_class)(config)
+        model = AutoModelForCausalLM.from_config(config)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _card(source: ExportSource, to: str, target: Target) -> str:
+def model_card(source: ExportSource, to: str, becomes: str, same: str) -> str:
+    """The README of an export.
+
+    Args:
+        becomes: the target's class or graph.
+        same: in what sense it is the same model.
+    """
     experts = [f"| {index} | {name} |" for index, name in enumerate(source.expert_names)]
     return "\n".join(
         [
@@ -174,7 +183,7 @@ def _card(source: ExportSource, to: str, target: Target) -> str:
             "library_name: transformers",
             f"tags: [mixture-of-experts, collegium, {to}]",
             "---",
-            f"# A unified model as {target.model_class.removesuffix('ForCausalLM')}",
+            f"# A unified model as {becomes}",
             "",
             f"Exported by Collegium from the unified model `{source.sha256[:16]}` (seed family "
             f"`{source.config.seed_model_type}`). {source.experts_per_token} of {len(source.expert_names)} experts for "
@@ -184,8 +193,7 @@ def _card(source: ExportSource, to: str, target: Target) -> str:
             "| ---: | --- |",
             *experts,
             "",
-            "In float32 it computes what the unified model computes. The routers' rows are float32 in the file; a "
-            "program that rounds them (bfloat16) may send a token with two nearly equal scores to another expert.",
+            same,
             "",
         ]
     )

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from collegium.core.artifacts import Artifact, read_artifact, writing
 from collegium.core.errors import InputError, RunError
-from collegium.unify.export import KIND, check_fits, copy_files, planned_tensors, shared_inner
+from collegium.unify.export import CARD, KIND, check_fits, copy_files, model_card, planned_tensors, shared_inner
 from collegium.unify.export_source import ExportSource, open_source
 from collegium.unify.export_targets import TARGETS, Target, obstacles, target_for
 from collegium.unify.tensor_files import DTYPES, PlannedTensor
@@ -32,6 +32,10 @@ from collegium.unify.tensor_files import DTYPES, PlannedTensor
 GRAPHS = {"mixtral": "llama", "qwen2-moe": "qwen2moe", "qwen3-moe": "qwen3moe"}  # target → llama.cpp's graph
 LEAVES_WEIGHTS = ("qwen2moe",)  # does not divide the chosen weights by their sum
 FILE = "model.gguf"
+VERIFIED = (
+    "Every tensor was read back from the file and compared with the unified model's, byte for byte. The file holds no "
+    "vocabulary: it takes and gives token numbers of the tokenizer beside it."
+)
 
 
 def export_gguf(model: Path, out: Path) -> Artifact:
@@ -56,6 +60,7 @@ def export_gguf(model: Path, out: Path) -> Artifact:
         _write(folder / FILE, source, graph, plan)
         _verify(folder / FILE, plan)
         copy_files(source, folder)
+        (folder / CARD).write_text(model_card(source, "gguf", f"llama.cpp's {graph}", VERIFIED), encoding="utf-8")
     return read_artifact(out, KIND)
 
 

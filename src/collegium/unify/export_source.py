@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+
 from collegium.core.artifacts import MANIFEST, canonical_json, read_artifact, sha256_of
 from collegium.core.errors import ArtifactError
 from collegium.moe.modeling import UNIFIED_CLASSES
@@ -74,7 +76,7 @@ def open_source(path: Path) -> ExportSource:
     if sha256 is None:
         sha256 = sha256_of(canonical_json({name: sha256_of(path / name) for name in [CONFIG, *tensors.files]}))
     layers = [layer for layer in range(config.num_hidden_layers) if _router(layer, "weight") in tensors.names]
-    routers = [_read_router(tensors, layer) for layer in layers]
+    routers = [_read_router(tensors, layer, config) for layer in layers]
     if not all(finite(router) for router in routers):
         raise ArtifactError(f"{path} has a router whose values are not finite, or a temperature that is not above 0.")
     return ExportSource(path, sha256, config, tensors, routers)
@@ -86,9 +88,11 @@ def _config(path: Path) -> Any:
         values = json.loads((path / CONFIG).read_bytes())
         config_class = known.get(values.get("model_type"))
         if config_class is not None:
-            return config_class.from_dict(values)
-        got = values.get("model_type")
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+            config = config_class.from_dict(values)
+            if config.seed_model_type == config_class.seed_model_type:
+                return config
+        got = f"model_type {values.get('model_type')}, seed_model_type {values.get('seed_model_type')}"
+    except (OSError, ValueError, TypeError, AttributeError, StrictDataclassError) as error:
         got = str(error).splitlines()[0]
     raise ArtifactError(f"{path} is no unified model.", got=got, expected="a folder written by `collegium unify`")
 
@@ -97,7 +101,13 @@ def _router(layer: int, value: str) -> str:
     return f"model.layers.{layer}.mlp.router.{value}"
 
 
-def _read_router(tensors: TensorFiles, layer: int) -> RouterValues:
+def _read_router(tensors: TensorFiles, layer: int, config: Any) -> RouterValues:
+    experts, dim = len(config.expert_names or []) + config.fallback, config.hidden_size
+    shapes = {"weight": (experts, dim), "bias": (experts,), "centre": (dim,), "context_weight": (), "temperature": ()}
+    for value, expected in shapes.items():
+        got = tensors.shape(_router(layer, value))
+        if got != expected:
+            raise ArtifactError(f"{_router(layer, value)} has another shape.", got=got, expected=expected)
     return RouterValues(
         weight=tensors.read(_router(layer, "weight")).float(),
         bias=tensors.read(_router(layer, "bias")).float(),

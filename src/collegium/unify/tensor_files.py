@@ -42,6 +42,15 @@ class PlannedTensor:
         return torch.Size(self.shape).numel() * DTYPES[self.dtype].itemsize
 
 
+@dataclass(frozen=True)
+class TensorHeader:
+    """Where a tensor lies and what it is."""
+
+    file: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
 class TensorFiles:
     """The tensors of a model folder by name; headers are read at once, a tensor when it is asked for.
 
@@ -52,43 +61,44 @@ class TensorFiles:
     def __init__(self, folder: Path):
         self.folder = folder
         self.files = sorted({SINGLE} if not (folder / INDEX).is_file() else set(self._index().values()))
-        self._opened: dict[str, Any] = {}
+        self._headers: dict[str, TensorHeader] = {}
         try:
-            for name in self.files:
-                opened: Any = safe_open(folder / name, framework="pt")
-                self._opened |= dict.fromkeys(opened.keys(), opened)
+            for file in self.files:
+                with safe_open(folder / file, framework="pt") as opened:
+                    for name in opened.keys():  # noqa: SIM118 - a safe_open is no dictionary
+                        header = opened.get_slice(name)
+                        self._headers[name] = TensorHeader(file, tuple(header.get_shape()), header.get_dtype())
         except (OSError, SafetensorError) as error:
             raise ArtifactError(f"{folder} has no readable weights.", got=str(error), expected=SINGLE) from None
-        for name in self._opened:
+        for name in self._headers:
             if self.dtype(name) not in DTYPES:
                 raise ArtifactError(
-                    f"{name} in {folder} cannot be copied.",
-                    got=self.dtype(name),
-                    expected=f"one of {', '.join(DTYPES)}",
+                    f"{name} in {folder} cannot be copied.", got=self.dtype(name), expected=" or ".join(DTYPES)
                 )
 
     @property
     def names(self) -> list[str]:
-        return sorted(self._opened)
+        return sorted(self._headers)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._slice(name).get_shape())
+        return self._header(name).shape
 
     def dtype(self, name: str) -> str:
-        return self._slice(name).get_dtype()
+        return self._header(name).dtype
 
     def read(self, name: str) -> Tensor:
-        self._slice(name)
-        return self._opened[name].get_tensor(name)
+        """Opens the file anew: what stays mapped counts as memory until it is closed."""
+        with safe_open(self.folder / self._header(name).file, framework="pt") as opened:
+            return opened.get_tensor(name)
 
     def planned(self, name: str, new_name: str) -> PlannedTensor:
         """The same tensor under a new name."""
         return PlannedTensor(new_name, self.shape(name), self.dtype(name), lambda: self.read(name))
 
-    def _slice(self, name: str) -> Any:
-        if name not in self._opened:
+    def _header(self, name: str) -> TensorHeader:
+        if name not in self._headers:
             raise ArtifactError(f"{self.folder} is not complete: it lacks the tensor {name}.")
-        return self._opened[name].get_slice(name)
+        return self._headers[name]
 
     def _index(self) -> Mapping[str, str]:
         try:
