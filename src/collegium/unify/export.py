@@ -1,0 +1,199 @@
+"""Exports a unified decoder to an architecture that others already serve, exactly, or says why that is impossible.
+
+The new folder holds a configuration of the target's own class, its weights in the layout that was published for it (one
+tensor for each expert and matrix), the tokenizer, and a card. Tensors are copied one at a time, in their dtype; routers
+stay float32. Loaded in float32 by transformers the export computes what the unified model computes. A program that
+rounds the router's rows to bfloat16, as most do, may send a token whose two best scores are nearly equal elsewhere.
+"""
+
+import dataclasses
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from collegium.core.artifacts import Artifact, read_artifact, writing
+from collegium.core.errors import ArtifactError, InputError
+from collegium.moe.configuration import MoEConfig
+from collegium.moe.modeling import NOT_THE_SEEDS
+from collegium.unify.export_source import ExportSource, open_source
+from collegium.unify.export_targets import (
+    SHARED_EXPERT,
+    SHARED_GATE,
+    TARGETS,
+    WIDEST_SHARED,
+    Target,
+    obstacles,
+)
+from collegium.unify.tensor_files import DTYPES, PlannedTensor, write_tensors
+
+KIND = "exported-model"
+COPIED = (  # tokenizer, generation defaults, licence, what each owner released
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "chat_template.*",
+    "generation_config.json",
+    "LICENSE*",
+    "ledger.json",
+)
+CARD = "README.md"
+IN_FLOAT32 = (
+    "In float32 it computes what the unified model computes. The routers' rows are float32 in the file; a program that "
+    "rounds them (bfloat16) may send a token with two nearly equal scores to another expert."
+)
+
+
+def export_model(model: Path, to: str, out: Path) -> Artifact:
+    """Write the unified model at `model` as the architecture `to` (a key of `TARGETS`).
+
+    Raises:
+        ArtifactError: `model` is no unified decoder.
+        InputError: the target cannot express it; everything that stands in the way is listed.
+    """
+    source = open_source(model)
+    check_fits(source, to, obstacles(to, source.config, source.routers))
+    target = TARGETS[to]
+    plan = planned_tensors(source, target)
+    with writing(out, KIND, {"model": source.sha256}, {"to": to}) as folder:
+        target_config(source, target).save_pretrained(folder)
+        write_tensors(folder, plan)
+        copy_files(source, folder)
+        (folder / CARD).write_text(model_card(source, to, target.model_class, IN_FLOAT32), encoding="utf-8")
+    return read_artifact(out, KIND)
+
+
+def check_fits(source: ExportSource, to: str, found: list[str]) -> None:
+    """Refuse an export that would not be the same model.
+
+    Raises:
+        InputError: lists what the target cannot express.
+    """
+    if found:
+        raise InputError(
+            f"{source.path} cannot be exported to {to}: the target would be another model.",
+            got="".join(f"\n    - {one}" for one in found),
+            do="serve the folder as it is (transformers, trust_remote_code=True), or unify again as the lines say",
+        )
+
+
+def target_config(source: ExportSource, target: Target) -> Any:
+    """The target's configuration: the seed's fields, and those that count the experts."""
+    config = source.config
+    ours = {field.name for field in dataclasses.fields(MoEConfig)}
+    own = {name: value for name, value in config.to_dict().items() if name not in {*NOT_THE_SEEDS, *ours}}
+    if not target.mixes_windows:
+        windows = set(own.pop("layer_types", None) or [])
+        own |= {"use_sliding_window": windows == {"sliding_attention"}}
+    own |= {target.num_experts: len(source.expert_names), "num_experts_per_tok": source.experts_per_token}
+    if target.chooses_norm:
+        own["norm_topk_prob"] = config.weighting != "softmax"
+    if target.own_inner:
+        own["moe_intermediate_size"] = config.intermediate_size
+    if target.shared_expert:
+        own["shared_expert_intermediate_size"] = shared_inner(config)
+    made = target.config_class(**own, architectures=[target.model_class], expert_names=source.expert_names)
+    made.dtype = config.dtype
+    return made
+
+
+def shared_inner(config: Any) -> int:
+    """Inner size of a shared expert of zeros."""
+    return min(config.intermediate_size, WIDEST_SHARED)
+
+
+def planned_tensors(source: ExportSource, target: Target) -> list[PlannedTensor]:
+    """Every tensor of the export, in the target's names.
+
+    Raises:
+        ArtifactError: the folder lacks a tensor.
+    """
+    plan = [source.tensors.planned(name, name) for name in source.unrouted]
+    for layer, router in enumerate(source.routers):
+        prefix = f"model.layers.{layer}"
+        rows = router.rows
+        plan.append(PlannedTensor(f"{prefix}.{target.router}", tuple(rows.shape), "F32", partial(_same, rows)))
+        for index in range(len(source.expert_names)):
+            for matrix, name in target.experts.items():
+                new = f"{prefix}.{name.format(expert=index)}"
+                plan.append(source.tensors.planned(source.expert(layer, index, matrix), new))
+        if target.shared_expert:
+            plan += _zero_shared_expert(source, layer)
+    expected = _parameters(target_config(source, target))
+    written = sum(torch.Size(tensor.shape).numel() for tensor in plan)
+    if written != expected:
+        raise ArtifactError(
+            f"{source.path} does not hold the tensors that its config.json promises.",
+            got=f"{written} numbers",
+            expected=f"{expected} numbers",
+        )
+    return plan
+
+
+def copy_files(source: ExportSource, folder: Path) -> None:
+    """Copy what goes with the model unchanged."""
+    for pattern in COPIED:
+        for file in source.path.glob(pattern):
+            if file.is_file() and not file.is_symlink():
+                shutil.copyfile(file, folder / file.name)
+
+
+def _same(rows: Tensor) -> Tensor:
+    return rows
+
+
+def _zero_shared_expert(source: ExportSource, layer: int) -> list[PlannedTensor]:
+    dim, inner = source.config.hidden_size, shared_inner(source.config)
+    dtype = source.tensors.dtype(source.expert(layer, 0, "up_proj"))
+    shapes = {name: (dim, inner) if matrix == "down_proj" else (inner, dim) for matrix, name in SHARED_EXPERT.items()}
+    return [
+        PlannedTensor(f"model.layers.{layer}.{name}", shape, dtype, partial(_zeros, shape, dtype))
+        for name, shape in {**shapes, SHARED_GATE: (1, dim)}.items()
+    ]
+
+
+def _zeros(shape: tuple[int, ...], dtype: str) -> Tensor:
+    return torch.zeros(shape, dtype=DTYPES[dtype])
+
+
+def _parameters(config: Any) -> int:
+    """Numbers that the target's class holds, a tied head not counted again."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def model_card(source: ExportSource, to: str, becomes: str, same: str) -> str:
+    """The README of an export.
+
+    Args:
+        becomes: the target's class or graph.
+        same: in what sense it is the same model.
+    """
+    experts = [f"| {index} | {name} |" for index, name in enumerate(source.expert_names)]
+    return "\n".join(
+        [
+            "---",
+            "library_name: transformers",
+            f"tags: [mixture-of-experts, collegium, {to}]",
+            "---",
+            f"# A unified model as {becomes}",
+            "",
+            f"Exported by Collegium from the unified model `{source.sha256[:16]}` (seed family "
+            f"`{source.config.seed_model_type}`). {source.experts_per_token} of {len(source.expert_names)} experts for "
+            "each token.",
+            "",
+            "| expert | owner |",
+            "| ---: | --- |",
+            *experts,
+            "",
+            same,
+            "",
+        ]
+    )
