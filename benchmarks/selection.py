@@ -357,7 +357,7 @@ OWN_METHODS = {
 PEER_METHODS = {  # and the largest pool that a method is asked to take
     "pyversity": (pyversity, 200_000),
     "submodlib": (submodlib, 2_000),
-    "linear_operator": (linear_operator, 20_000),
+    "linear_operator": (linear_operator, 2_000),
     "scipy QR": (scipy_qr, 20_000),
     "apricot": (apricot, 2_000),
 }
