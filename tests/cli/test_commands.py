@@ -192,5 +192,17 @@ def test_report_is_made_again_from_the_summary(run_folder: Path, tmp_path: Path)
 
 
 def test_every_command_has_help() -> None:
-    for name in ("run", "pool", "charter", "select", "contribute", "inspect", "unify", "evaluate", "predict", "report"):
+    for name in (
+        "run",
+        "pool",
+        "charter",
+        "select",
+        "contribute",
+        "inspect",
+        "unify",
+        "evaluate",
+        "predict",
+        "explain",
+        "report",
+    ):
         assert "Usage" in command(name, "--help")

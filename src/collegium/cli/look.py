@@ -103,7 +103,7 @@ def predict(
     from collegium.flow.predict import predict_texts
     from collegium.unify.unified_folder import read_unified
 
-    texts = _texts(source, text)
+    texts = read_texts(source, text)
     answers = predict_texts(read_unified(model), texts, domain)
     console = Console(highlight=False)
     if as_json or not console.is_terminal:
@@ -119,7 +119,12 @@ def predict(
     console.print(table)
 
 
-def _texts(source: str, column: str) -> list[str]:
+def read_texts(source: str, column: str) -> list[str]:
+    """The texts of a file (a text a line, or a table's column), or of stdin (`-`).
+
+    Raises:
+        DataError: it cannot be read, or holds no text.
+    """
     if source != "-" and Path(source).suffix not in ("", ".txt"):
         return load_texts(source, Columns(text=column, label=None), None, 0).texts
     try:

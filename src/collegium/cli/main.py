@@ -10,7 +10,7 @@ import click
 import typer
 from rich.console import Console
 
-from collegium.cli import coordinator, look, owner, select, simulation
+from collegium.cli import coordinator, explain, look, owner, select, simulation
 from collegium.core.errors import CollegiumError
 from collegium.reports.wording import clean
 
@@ -31,6 +31,7 @@ app.command("inspect")(look.inspect)
 app.command("unify")(coordinator.unify)
 app.command("evaluate")(look.evaluate)
 app.command("predict")(look.predict)
+app.command("explain")(explain.explain)
 app.command("report")(simulation.report)
 
 
