@@ -155,7 +155,7 @@ def _steps(routing: Routing) -> list[Step]:
         # In a warm-up the seed stands in every place, with weight 0 in all but the first.
         used = {expert: weight for expert, weight in zip(experts, weights, strict=True) if weight > 0.0}
         used = used or {experts[0]: weights[0]}
-        others = [expert for expert in range(len(likely)) if expert not in used]
+        others = [expert for expert in range(len(likely)) if expert not in used and likely[expert] > 0.0]
         second = max(others, key=lambda expert: likely[expert], default=None)
         steps.append(
             Step(
