@@ -14,7 +14,8 @@ from collegium.models.seed_model import load_seed_model
 from collegium.owner.charter import write_charter
 from collegium.owner.contribution import write_contribution
 from collegium.selection.pool import build_pool
-from collegium.unify.membership import add_owner, change_notes, remove_owner
+from collegium.unify.changed_folder import change_notes
+from collegium.unify.membership import add_owner, remove_owner
 from collegium.unify.merge import ffn_tensors
 from collegium.unify.unified_folder import read_unified
 from collegium.unify.unify import unify
@@ -168,6 +169,15 @@ def test_the_card_says_what_of_a_removed_owner_remains(keep, words, make_model, 
     assert "mixture of 2 experts" in card
     assert "| farm |" in card
     assert set(json.loads((tmp_path / "rest" / "ledger.json").read_text())) == {"farm", "port"}
+
+
+def test_a_name_that_others_use_as_a_word_is_said(make_model, capsys, tmp_path):
+    _, _, folder = make_model()
+    remove_owner(folder, CLINIC, tmp_path / "rest")
+    assert "is still in" not in capsys.readouterr().err
+    _, _, folder = make_model(project=CLINIC, name="named-so")
+    remove_owner(folder, CLINIC, tmp_path / "rest")
+    assert f"the word {CLINIC} is still in collegium.json, README.md" in capsys.readouterr().err
 
 
 def test_what_cannot_be_removed_is_refused(make_model, tmp_path):

@@ -75,7 +75,7 @@ def add(
 
 
 def _done(artifact: Artifact) -> None:
-    from collegium.unify.membership import change_notes
+    from collegium.unify.changed_folder import change_notes
     from collegium.unify.unified_folder import FACTS
 
     facts = json.loads((artifact.path / FACTS).read_bytes())

@@ -10,34 +10,32 @@ What the owner taught others stays: its proxies took part in joint tuning, if th
 the routers. Only unifying the others' contributions again removes that; the card says so.
 """
 
-import copy
 import json
 import re
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
-from collegium.core.artifacts import Artifact, canonical_json, read_artifact, writing
+from collegium.core.artifacts import MANIFEST, Artifact
 from collegium.core.errors import ArtifactError, InputError, InvalidContribution
+from collegium.core.progress import say
 from collegium.models.seed_model import SeedModel
 from collegium.models.tasks import ClassSet, class_set
 from collegium.moe.architectures import layers_path
 from collegium.owner.charter import Charter, check_pool, check_seed
 from collegium.owner.validate import read_contribution
 from collegium.selection.pool import Pool
+from collegium.unify.changed_folder import write_changed
 from collegium.unify.judge import flag_experts
 from collegium.unify.merge import DTYPES
 from collegium.unify.routed_model import Ingredients, gather
 from collegium.unify.router_init import initial_router
-from collegium.unify.unified_folder import CARD, CLASSES, FACTS, KIND, LEDGER, UnifiedModel, read_unified
+from collegium.unify.unified_folder import CARD, FACTS, LEDGER, UnifiedModel, read_unified
 
-SECTION = "\n## Changes of membership\n"
 CENTRE_TOLERANCE = 1e-5  # of a router's centre, kept in float32, to the pool's mean
 
 
@@ -79,7 +77,9 @@ def remove_owner(model: Path, owner: str, destination: Path) -> Artifact:
             own_row = name.endswith((".router.weight", ".router.bias"))
             state[moved] = torch.cat([tensor[:index], tensor[index + 1 :]]) if own_row else tensor
     names.remove(owner)
-    return _write(unified, destination, names, state, classes, facts, ledger, inputs, drop_row=owner)
+    written = write_changed(unified, destination, names, state, classes, facts, ledger, inputs, drop_row=owner)
+    _say_where_the_word_stands(written, owner)
+    return written
 
 
 def add_owner(
@@ -118,35 +118,7 @@ def add_owner(
     }
     state = _state_with(unified, ingredients, owner)
     row = f"| {owner} | `{checked.artifact.sha256[:16]}` | {', '.join(str(e.get('what')) for e in checked.ledger)} |"
-    return _write(unified, destination, [*names, owner], state, classes, facts, ledger, inputs, add_row=row)
-
-
-def change_notes(facts: Mapping[str, Any]) -> list[str]:
-    """What the changes of membership mean, a sentence each; the last is the newest.
-
-    Args:
-        facts: the content of `collegium.json`.
-    """
-    kept = facts["unification"]["joint_tuning"]["kept"]
-    influence = (
-        "the other experts and the routers were tuned jointly with its proxies"
-        if kept
-        else "its proxies had a part in the temperature of the routers"
-    )
-    notes = []
-    for change in facts["unification"].get("membership", []):
-        if change["change"] == "added":
-            notes.append(
-                f"`{change['owner']}` was added, with a router row in closed form; joint tuning was not run again."
-            )
-        elif change["taught_others"]:
-            notes.append(
-                f"An owner was removed. Of its influence this remains: {influence}. Only unifying the others' "
-                "contributions again removes it."
-            )
-        else:
-            notes.append("An owner who had been added later was removed; nothing of its influence remains.")
-    return notes
+    return write_changed(unified, destination, [*names, owner], state, classes, facts, ledger, inputs, add_row=row)
 
 
 def _open(model: Path, destination: Path) -> UnifiedModel:
@@ -254,43 +226,13 @@ def _changed(
     return {**unified.facts, "classes": [list(name) for name in classes.names], "unification": unification}
 
 
+def _say_where_the_word_stands(artifact: Artifact, owner: str) -> None:
+    """An owner's name may be a word that others use: in the project's name, a prompt, a class."""
+    word = re.compile(rf"(?<![\w-]){re.escape(owner)}(?![\w-])")
+    files = [name for name in (FACTS, LEDGER, CARD, MANIFEST) if word.search((artifact.path / name).read_text("utf-8"))]
+    if files:
+        say(f"warning: the word {owner} is still in {', '.join(files)}: the project or another owner uses it")
+
+
 def _ledger(unified: UnifiedModel) -> dict[str, Any]:
     return json.loads((unified.artifact.path / LEDGER).read_bytes())
-
-
-def _write(
-    unified: UnifiedModel,
-    destination: Path,
-    names: Sequence[str],
-    state: Mapping[str, Tensor],
-    classes: ClassSet,
-    facts: Mapping[str, Any],
-    ledger: Mapping[str, Any],
-    inputs: dict[str, str],
-    drop_row: str | None = None,
-    add_row: str | None = None,
-) -> Artifact:
-    old = unified.encoder.model
-    config = copy.deepcopy(old.config)
-    config.expert_names, config._name_or_path = list(names), ""
-    model = type(old)(config)
-    model.load_state_dict(dict(state), strict=True, assign=True)
-    model.config.dtype = DTYPES[unified.artifact.settings["dtype"]]
-    card = (unified.artifact.path / CARD).read_text(encoding="utf-8").partition(SECTION)[0]
-    card = re.sub(r"mixture of \d+ experts", f"mixture of {len(names)} experts", card, count=1)
-    lines = [line for line in card.splitlines() if drop_row is None or not line.startswith(f"| {drop_row} |")]
-    if add_row is not None:
-        last = max(index for index, line in enumerate(lines) if line.startswith("| "))
-        lines.insert(last + 1, add_row)
-    notes = "".join(f"\n* {note}" for note in change_notes(facts))
-    with writing(destination, KIND, inputs, unified.artifact.settings) as folder:
-        model.save_pretrained(folder)
-        for file in unified.encoder.tokenizer.save_pretrained(folder):
-            name = Path(file).name
-            if name in unified.artifact.files:  # loaded and saved, a tokenizer gets settings that it did not have
-                shutil.copyfile(unified.artifact.path / name, folder / name)
-        save_file({"embeddings": classes.embeddings}, folder / CLASSES)
-        (folder / FACTS).write_bytes(canonical_json(dict(facts)))
-        (folder / LEDGER).write_bytes(canonical_json(dict(ledger)))
-        (folder / CARD).write_text("\n".join(lines) + f"\n{SECTION}{notes}\n", encoding="utf-8")
-    return read_artifact(destination, KIND)
