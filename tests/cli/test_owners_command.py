@@ -33,7 +33,7 @@ def test_an_owner_is_added_listed_and_removed(farm_alone, contributions, charter
     assert "joint tuning was not run again" in output
     assert read_artifact(tmp_path / "two").sha256 in output
     listed = " ".join(owners("list", tmp_path / "two").split())
-    for shown in ("farm", "port", "animal", "ship", "routing vectors", read_artifact(contributions["port"]).sha256[:9]):
+    for shown in ("farm", "port", "animal", "ship", "class names", read_artifact(contributions["port"]).sha256[:9]):
         assert shown in listed
     output = owners("remove", tmp_path / "two", "farm", "--out", tmp_path / "one")
     assert "Of its influence this remains: " in output

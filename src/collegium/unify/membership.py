@@ -42,6 +42,8 @@ CENTRE_TOLERANCE = 1e-5  # of a router's centre, kept in float32, to the pool's 
 def remove_owner(model: Path, owner: str, destination: Path) -> Artifact:
     """Write the model without an owner: no tensor, class, ledger entry or name of it is in the new folder.
 
+    A name that is a common word may still be one of the tokenizer's; where others use it, that is said.
+
     Raises:
         InputError: the model has no such owner, or too few experts would be left.
         ArtifactError: no intact unified model, or one of a kind that cannot be changed yet.
