@@ -203,6 +203,8 @@ def test_every_command_has_help() -> None:
         "merge",
         "evaluate",
         "predict",
+        "explain",
+        "export",
         "report",
     )
     for name in names:

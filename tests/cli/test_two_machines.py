@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from collegium.cli.main import app
 from collegium.cli.options import store_beside
 from collegium.core.recipe import OwnerRecipe
+from collegium.unify.unified_folder import read_unified
 from tiny import DOMAINS, write_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "two-machines.md"
@@ -79,6 +80,13 @@ def test_the_page_of_two_machines_runs_as_written(
     answers = [json.loads(line) for line in outputs["collegium predict model headlines.txt"].splitlines()]
     assert [answer["text"] for answer in answers] == ["the old cow", "new wheat here"]
     assert all(0 < answer["probability"] <= 1 for answer in answers)
+    listed = next(output for command, output in outputs.items() if command.startswith("collegium owners list"))
+    assert all(owner in listed for owner in OWNERS)
+    changed = {
+        name: read_unified(machines["coordinator"] / name).experts for name in ("model-without-cinema", "model-again")
+    }
+    assert changed == {"model-without-cinema": ["newsroom"], "model-again": ["newsroom", "cinema"]}
+    assert (machines["coordinator"] / "page.html").exists()
 
 
 def test_the_memory_of_releases_belongs_to_the_data_whatever_the_charter_calls_the_owner(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def predict(
     from collegium.flow.predict import predict_items
     from collegium.unify.unified_folder import read_unified
 
-    items, places = _items(source, Columns(text=text, image=image, label=None))
+    items, places = read_items(source, Columns(text=text, image=image, label=None))
     answers = predict_items(read_unified(model), items, places, domain)
     console = Console(highlight=False)
     if as_json or not console.is_terminal:
@@ -125,8 +125,12 @@ def predict(
     console.print(table)
 
 
-def _items(source: str, columns: Columns) -> tuple[Sequence[Item], Sequence[int | str]]:
-    """What is to be answered, and the place of each."""
+def read_items(source: str, columns: Columns) -> tuple[Sequence[Item], Sequence[int | str]]:
+    """What is to be answered, and the place of each.
+
+    Raises:
+        DataError: it cannot be read, or holds nothing.
+    """
     if source != "-" and (Path(source).suffix not in ("", ".txt") or Path(source).is_dir()):
         examples, places = load_unlabelled(source, columns)
         return examples.texts, places

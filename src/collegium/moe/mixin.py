@@ -6,7 +6,7 @@ disk there is one tensor for each expert and matrix; the router is float32 whate
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +103,32 @@ class MoEMixin:
     def routers(self) -> dict[int, Router]:
         """Layer → router, for the layers that have one."""
         return {m.layer: m.router for m in self.modules() if isinstance(m, MoEFeedForward) and m.router is not None}  # pyright: ignore[reportAttributeAccessIssue]
+
+    def set_active_experts(self, names: Sequence[str] | None) -> None:
+        """Let the routers pick from these experts alone, from the next pass on (the opt-out of FlexOlmo,
+        arXiv:2507.07024): the others' scores are −inf, and the probabilities those of the rest.
+
+        A choice of the moment: it is saved neither in the configuration nor with the weights, and the other experts
+        stay in the model. Tokens of a warm-up take the seed's FFN whoever is active.
+
+        Args:
+            names: owners, and `seed` for the fallback; None = all.
+
+        Raises:
+            ValueError: a name that no expert has, or fewer experts than each token takes; nothing is changed.
+        """
+        known = [*self.config.expert_names, *(["seed"] if self.config.fallback else [])]  # pyright: ignore[reportAttributeAccessIssue]
+        inactive = None
+        if names is not None:
+            unknown = sorted(set(names) - set(known))
+            if unknown:
+                raise ValueError(f"no expert is named {', '.join(unknown)}; the experts are {', '.join(known)}")
+            inactive = torch.tensor([name not in names for name in known])
+            wanted, active = min(self.config.experts_per_token, len(known)), int((~inactive).sum())  # pyright: ignore[reportAttributeAccessIssue]
+            if active < wanted:
+                raise ValueError(f"{active} active experts, but each token takes {wanted}; name at least {wanted}")
+        for router in self.routers.values():
+            router.inactive = None if inactive is None else inactive.to(router.weight.device)
 
     def _set_gradient_checkpointing(
         self, enable: bool = True, gradient_checkpointing_func: Callable = checkpoint, **kwargs: Any

@@ -28,7 +28,7 @@ class Routing(NamedTuple):
     Attributes:
         experts: chosen experts, best first; [items, tokens, experts_per_token].
         weights: their weights; [items, tokens, experts_per_token].
-        logits: scores of all experts; [items, tokens, experts].
+        logits: scores of all experts, −inf of inactive ones; [items, tokens, experts].
         supervised_logits: the same scores from detached inputs: a loss on them trains the router alone.
     """
 
@@ -65,6 +65,9 @@ class Router(nn.Module):
         self.context_weight = nn.Parameter(torch.zeros((), dtype=torch.float32), requires_grad=learn_context_weight)
         self.centre = nn.Parameter(torch.zeros(dim, dtype=torch.float32), requires_grad=False)
         self.temperature = nn.Parameter(torch.ones((), dtype=torch.float32), requires_grad=False)
+        # bool, [experts]; None = all may be picked. Never saved: who is active is a choice of the moment.
+        self.inactive: Tensor | None
+        self.register_buffer("inactive", None, persistent=False)
 
     def forward(self, hidden: Tensor, context: Context | None) -> Routing:
         """Route every token.
@@ -84,12 +87,13 @@ class Router(nn.Module):
         )
 
     def scores(self, hidden: Tensor, context: Context | None) -> Tensor:
-        """Logits of all experts; [items, tokens, experts]."""
-        token_scores = self.linear(hidden)
-        if context is None:
-            return token_scores
-        weight = self._clamped_context_weight()
-        return (1.0 - weight) * token_scores + weight * context(token_scores)
+        """Logits of all experts, −inf of inactive ones; [items, tokens, experts]."""
+        scores = self.linear(hidden)
+        if context is not None:
+            weight = self._clamped_context_weight()
+            scores = (1.0 - weight) * scores + weight * context(scores)
+        # Last, so that contexts and the memory of a cache hold finite scores of everybody: 0 · −inf is no number.
+        return scores if self.inactive is None else scores.masked_fill(self.inactive, float("-inf"))
 
     def linear(self, hidden: Tensor) -> Tensor:
         """Scores without context; [..., dim] → [..., experts], in float32 under autocast too."""

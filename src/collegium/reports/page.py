@@ -77,7 +77,7 @@ def render_report(summary: RunSummary | Mapping[str, Any]) -> str:
     """
     summary = parse_summary(summary)
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, finalize=_finalize, trim_blocks=True, lstrip_blocks=True
+        autoescape=True, undefined=StrictUndefined, finalize=cleaned, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {
         "percent": percent,
@@ -113,7 +113,8 @@ def render_report(summary: RunSummary | Mapping[str, Any]) -> str:
     )
 
 
-def _finalize(value: Any) -> Any:
+def cleaned(value: Any) -> Any:
+    """What a template prints for a value (`finalize`): texts without control characters."""
     return clean(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
