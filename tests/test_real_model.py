@@ -24,7 +24,7 @@ SMALL = [
     "pool={data: imdb, limit: 400}",  # needs no package of the operating system
     "max_length=32",
     "selection.size=40",
-    "training.learning_rate=2e-4",
+    "training.steps=12",
     *(f"owners.{name}.limits={{train: 64, validation: 20, test: 40}}" for name in ("newsroom", "cinema", "developers")),
 ]
 TEXTS = ["Shares in the bank fell sharply.", "A dull film with a weak plot.", "Return the indices of the sorted array."]

@@ -10,9 +10,10 @@ from PIL import Image
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from collegium.cli.explain import explain
 from collegium.cli.main import app
 from collegium.core.artifacts import writing
-from collegium.core.errors import ArtifactError, DataError, RecipeError, ReleaseRefused
+from collegium.core.errors import ArtifactError, DataError, InputError, RecipeError, ReleaseRefused
 from collegium.core.recipe import OwnerRecipe, PoolSettings, Recipe
 from collegium.data.examples import load_splits
 from collegium.data.images import picture_of
@@ -163,3 +164,8 @@ def test_texts_may_have_a_head(make_recipe, tmp_path):
     assert [domain for domain, _ in unified.classes.names] == ["farm", "farm", "port", "port"]
     (answer,) = predict_items(unified, ["the old cow"], [1])
     assert answer["text"] == "the old cow"
+
+
+def test_explain_refuses_a_model_that_reads_pictures(run):
+    with pytest.raises(InputError, match="reads pictures"):
+        explain(run[1] / "model", "a text", None, "text", True)

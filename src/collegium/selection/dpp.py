@@ -31,7 +31,7 @@ from collegium.core.shapes import Embeddings, Indices, Picks, Scores
 from collegium.selection.inputs import check_log_relevance, hash_order
 from collegium.selection.residuals import TIE, Directions, Residuals
 
-ACTIVE = 256, 1024  # least and most items that compete between two rounds; changes the time, never the picks
+ACTIVE = 128, 1024  # least and most items that compete between two rounds; changes the time, never the picks
 LEAST_RIDGE = 1e-30  # of a ridge that is not 0
 VANISHING = 1e-250  # a residual this far below the round's largest weight waits for a round of its own
 

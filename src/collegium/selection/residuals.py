@@ -19,7 +19,7 @@ TIE = 1e-12  # residuals within TIE · g²(λ + ‖f‖²), each item's own, are
 SPANNED = 1e-10  # least share of ‖f‖² outside the span of the picks, without a ridge (float16: 64 eps²)
 ROUNDING = 8.0  # float32 sums of t squares are taken to be within ROUNDING · eps · √t · ‖f‖² (seen: at most 1)
 ORDINARY = 1e6  # norms² between its inverse and it are safe in float32
-GROWTH = 1.5  # of the blocks in which stale items are looked at
+GROWTH = 2.0  # of the blocks in which stale items are looked at
 
 
 class Directions:
