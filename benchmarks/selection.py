@@ -4,7 +4,7 @@
     python benchmarks/selection.py --quick                         smaller pools, under 45 s
     python benchmarks/selection.py --make-peers PEERS              install the peers into an environment of their own
     python benchmarks/selection.py --peer-python PEERS/bin/python  beside the peers
-    python benchmarks/selection.py --real                          also WordNet's glosses, relevance to BBC News
+    python benchmarks/selection.py --real                          WordNet's glosses alone, relevance to BBC News
     python benchmarks/selection.py --growth                        how the cost grows with the pool, dimension and size
     python benchmarks/selection.py --json rows.jsonl               one row for each method and case
 
@@ -64,14 +64,14 @@ def main() -> None:
         folder = Path(scratch)
         ceiling = run("gemm ceiling", folder, 0, 0.0, options)["seconds"][0]  # GFLOP/s
         print(f"float32 matrix products: {ceiling:.0f} GFLOP/s on one thread")
-        cases = QUICK if options.quick else options.cases or CASES
+        cases = QUICK if options.quick else options.cases or ([] if options.real else CASES)
         if options.growth:
             cases = [case for group in GROWTH.values() for case in group]
         for num_items, dim, size, ridge in cases:
             generate(folder, num_items, dim)
             rows += measure(folder, f"synthetic {num_items:,} × {dim}", num_items, dim, size, ridge, ceiling, options)
         if options.real:
-            num_items, dim = real(folder)
+            num_items, dim = real(folder, options.real)
             rows += measure(folder, "WordNet, MiniLM", num_items, dim, 500, 1e-3, ceiling, options)
     if options.json:
         options.json.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -87,7 +87,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--peer-python", type=Path, help="python of the peers' environment")
     parser.add_argument("--make-peers", type=Path, metavar="FOLDER")
-    parser.add_argument("--real", action="store_true")
+    parser.add_argument("--real", type=int, nargs="?", const=117_659, metavar="GLOSSES", help="at most so many")
     parser.add_argument("--growth", action="store_true")
     parser.add_argument("--cases", type=_case, nargs="+", metavar="N,D,M,RIDGE")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
@@ -129,7 +129,7 @@ def generate(folder: Path, num_items: int, dim: int) -> None:
     np.save(folder / "log_relevance.npy", -np.logaddexp(0.0, 1.0 - 1.5 * scores / scores.std()))
 
 
-def real(folder: Path) -> tuple[int, int]:
+def real(folder: Path, limit: int) -> tuple[int, int]:
     """The glosses of WordNet as a pool, and their relevance to 300 articles of BBC News."""
     from collegium.core.recipe import Columns, Limits, PoolSettings, RelevanceSettings
     from collegium.data.examples import load_splits
@@ -139,7 +139,7 @@ def real(folder: Path) -> tuple[int, int]:
     from collegium.selection.relevance import log_relevance
 
     seed = load_seed_model("minilm", max_length=64)
-    pool = build_pool(Path("runs") / "wordnet-pool", PoolSettings(data="wordnet"), seed, 0)
+    pool = build_pool(Path("runs") / f"wordnet-{limit}", PoolSettings(data="wordnet", limit=limit), seed, 0)
     private = load_splits("bbc", Columns(), Limits(train=300), 0, "newsroom").train
     np.save(folder / "features.npy", pool.embeddings)
     relevance = log_relevance(pool.embeddings, embed_texts(seed, private.texts), RelevanceSettings(), 0)

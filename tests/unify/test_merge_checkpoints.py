@@ -92,6 +92,7 @@ def test_the_folder_loads_where_the_package_is_not_installed(seed_folder, expert
     code = (
         "import sys; sys.modules['collegium'] = None\n"
         "import torch; from transformers import AutoModel, AutoTokenizer\n"
+        "torch.set_num_threads(1)\n"
         "model = AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True).eval()\n"
         "inputs = AutoTokenizer.from_pretrained(sys.argv[1])('the old cow', return_tensors='pt')\n"
         "inputs.pop('token_type_ids', None)\n"
@@ -105,7 +106,8 @@ def test_the_folder_loads_where_the_package_is_not_installed(seed_folder, expert
     inputs.pop("token_type_ids", None)
     with torch.no_grad():
         expected = load(tmp_path / "out")(**inputs).last_hidden_state
-    assert torch.equal(torch.load(tmp_path / "result"), expected)
+    # The last bits of a product may depend on where in memory the file was mapped.
+    torch.testing.assert_close(torch.load(tmp_path / "result"), expected, rtol=0, atol=1e-6)
 
 
 def test_shards_in_and_shards_out(seed, seed_folder, experts, tmp_path):
