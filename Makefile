@@ -36,7 +36,7 @@ vision: setup
 	$(BIN)/collegium run recipes/vision.yaml --out runs/vision --threads 2
 
 test: setup
-	$(BIN)/pytest -m 'not slow'
+	HF_HUB_OFFLINE=1 $(BIN)/pytest -m 'not slow'
 
 test-slow: setup
 	$(BIN)/pytest -m slow
