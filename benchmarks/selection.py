@@ -155,7 +155,7 @@ def measure(
     methods = ["collegium", "collegium, on disk"]
     if not options.growth:
         methods.append("top 2,000")
-        methods += ["dense"] if num_items <= MOST_DENSE else []
+        methods += ["dense"] if num_items <= (2_000 if options.quick else MOST_DENSE) else []
         if options.peer_python:
             methods += [peer for peer, (_, most) in PEER_METHODS.items() if num_items <= most]
     rows = []
