@@ -7,12 +7,10 @@ chance.
 
 import numpy as np
 
-from collegium.core.errors import InputError
 from collegium.core.random_streams import stream
 from collegium.core.shapes import Scores
-from collegium.selection.candidates import check_size
 from collegium.selection.dpp import Selection
-from collegium.selection.inputs import check_log_relevance, hash_order
+from collegium.selection.inputs import check_lengths, check_log_relevance, check_size, hash_order
 
 
 def select_similarity(log_relevance: Scores, size: int, content_hashes: list[str] | None) -> Selection:
@@ -29,12 +27,7 @@ def select_similarity(log_relevance: Scores, size: int, content_hashes: list[str
         InputError: a log relevance is NaN or above 0 (the row is named), or lengths or the size are wrong.
     """
     check_size(size)
-    if content_hashes is not None and len(content_hashes) != len(log_relevance):
-        raise InputError(
-            "The pool has another number of content hashes than of relevance scores.",
-            got=len(content_hashes),
-            expected=len(log_relevance),
-        )
+    check_lengths(len(log_relevance), None, content_hashes)
     check_log_relevance(log_relevance)
     order = np.lexsort((hash_order(len(log_relevance), content_hashes), -log_relevance))
     eligible = int(np.isfinite(log_relevance).sum())

@@ -7,9 +7,8 @@ depend on the order of the pool.
 import numpy as np
 from jaxtyping import Float64, Int
 
-from collegium.core.errors import InputError
 from collegium.core.shapes import Embeddings, Scores
-from collegium.selection.inputs import check_log_relevance, checked_chunks, hash_order
+from collegium.selection.inputs import check_lengths, check_log_relevance, check_size, checked_chunks, hash_order
 
 Rows = Int[np.ndarray, " _"]  # some of the pool's rows
 Weights = Float64[np.ndarray, " _"]  # one for each of some rows
@@ -27,13 +26,7 @@ def candidates(
             named), lengths that differ, or a size below 1.
     """
     check_size(size)
-    for name, values in (("relevance scores", log_relevance), ("content hashes", content_hashes)):
-        if values is not None and len(values) != len(features):
-            raise InputError(
-                f"The pool has another number of {name} than of embeddings.",
-                got=len(values),
-                expected=len(features),
-            )
+    check_lengths(len(features), log_relevance, content_hashes)
     check_log_relevance(log_relevance)
     for _ in checked_chunks(features, "pool"):
         pass
@@ -41,12 +34,6 @@ def candidates(
     rows = np.argsort(hash_order(len(features), content_hashes))
     rows = rows[np.isfinite(log_g[rows])]
     return rows, np.exp(log_g[rows] - log_g[rows].max(initial=-np.inf)) if len(rows) else np.empty(0)
-
-
-def check_size(size: int) -> None:
-    """Refuse to pick nothing."""
-    if size < 1:
-        raise InputError("No proxies can be selected.", got=f"size {size}", expected="at least 1")
 
 
 def shortfall(found: int, size: int, num_items: int) -> str | None:

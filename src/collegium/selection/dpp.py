@@ -28,7 +28,7 @@ from threadpoolctl import ThreadpoolController
 from collegium.core.errors import InputError
 from collegium.core.progress import progress_bar
 from collegium.core.shapes import Embeddings, Indices, Picks, Scores
-from collegium.selection.inputs import check_log_relevance, hash_order
+from collegium.selection.inputs import check_lengths, check_log_relevance, check_size, hash_order
 from collegium.selection.residuals import TIE, Directions, Residuals
 
 ACTIVE = 128, 1024  # least and most items that compete between two rounds; changes the time, never the picks
@@ -184,17 +184,10 @@ def _check(
     ridge: float,
     content_hashes: list[str] | None,
 ) -> None:
-    if size < 1:
-        raise InputError("No proxies can be selected.", got=f"size {size}", expected="at least 1")
+    check_size(size)
     if not (ridge == 0 or LEAST_RIDGE <= ridge < np.inf):
         raise InputError(
             "The ridge of the selection is out of range.", got=ridge, expected=f"0, or at least {LEAST_RIDGE:g}"
         )
-    for name, values in (("relevance scores", log_relevance), ("content hashes", content_hashes)):
-        if values is not None and len(values) != len(features):
-            raise InputError(
-                f"The pool has another number of {name} than of embeddings.",
-                got=len(values),
-                expected=len(features),
-            )
+    check_lengths(len(features), log_relevance, content_hashes)
     check_log_relevance(log_relevance)

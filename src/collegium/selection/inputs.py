@@ -56,6 +56,24 @@ def hash_order(num_items: int, content_hashes: list[str] | None) -> Indices:
     return order
 
 
+def check_size(size: int) -> None:
+    """Refuse to pick nothing."""
+    if size < 1:
+        raise InputError("No proxies can be selected.", got=f"size {size}", expected="at least 1")
+
+
+def check_lengths(num_items: int, log_relevance: Scores | None, content_hashes: list[str] | None) -> None:
+    """Refuse scores or hashes, where there are any, that are not one for each of the pool's embeddings."""
+    for name, values in (("relevance scores", log_relevance), ("content hashes", content_hashes)):
+        if values is not None and len(values) != num_items:
+            raise InputError(
+                f"The pool has another number of {name} than of embeddings.",
+                got=len(values),
+                expected=num_items,
+                do="build the pool again",
+            )
+
+
 def check_log_relevance(log_relevance: Scores) -> None:
     """Refuse scores that are no logarithm of a relevance in [0, 1].
 

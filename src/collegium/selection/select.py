@@ -9,13 +9,12 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64
 
-from collegium.core.errors import InputError
 from collegium.core.recipe import SelectionSettings
 from collegium.core.shapes import Embeddings, Indices
 from collegium.selection.baselines import select_random, select_similarity
 from collegium.selection.dpp import Selection, select_dpp
 from collegium.selection.facility_location import select_facility_location
-from collegium.selection.inputs import hash_order
+from collegium.selection.inputs import check_lengths, hash_order
 from collegium.selection.k_centre import select_k_centre
 from collegium.selection.k_dpp import select_k_dpp
 from collegium.selection.relevance import log_relevance
@@ -109,13 +108,7 @@ def _ask(
     processes: int | None,
     kept: Path | None,
 ) -> _Question:
-    if len(content_hashes) != len(pool_embeddings):
-        raise InputError(
-            "The pool has another number of content hashes than of embeddings.",
-            got=len(content_hashes),
-            expected=len(pool_embeddings),
-            do="build the pool again",
-        )
+    check_lengths(len(pool_embeddings), None, content_hashes)
     by_hash = np.argsort(hash_order(len(content_hashes), content_hashes))
     repeated = np.zeros(len(content_hashes), bool)
     repeated[by_hash[1:]] = [content_hashes[a] == content_hashes[b] for a, b in pairwise(by_hash)]

@@ -27,7 +27,7 @@ from collegium.core.errors import ArtifactError, InputError
 from collegium.core.shapes import Embeddings, Picks, Scores
 from collegium.selection.candidates import Rows, Weights, shortfall
 from collegium.selection.dpp import Selection, select_dpp
-from collegium.selection.inputs import hash_order
+from collegium.selection.inputs import check_lengths, hash_order
 
 KIND = "selection-shard"
 PICKS, HASHES = "picks.safetensors", "hashes.json"
@@ -86,11 +86,7 @@ def ask(
     """
     if num_shards < 1:
         raise InputError("The pool cannot be divided so.", got=f"{num_shards} shards", expected="at least 1")
-    for name, values in (("relevance scores", log_relevance), ("content hashes", content_hashes)):
-        if values is not None and len(values) != len(features):
-            raise InputError(
-                f"The pool has another number of {name} than of embeddings.", got=len(values), expected=len(features)
-            )
+    check_lengths(len(features), log_relevance, content_hashes)
     settings = [num_shards, size, ridge, *features.shape, str(features.dtype)]
     digest = hashlib.sha256(canonical_json([*settings, content_hashes]))
     digest.update(np.asarray(log_relevance, "<f8").tobytes())
