@@ -12,9 +12,12 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 import families
 from collegium.core.artifacts import read_artifact
+from collegium.core.recipe import RouterSettings
 from collegium.unify.export import KIND, export_model
+from collegium.unify.merge_checkpoints import merge_checkpoints
 from collegium.unify.tensor_files import TensorFiles, write_tensors
 from families import CONFIGS, GROUPED, tiny_inputs, tiny_seed, tiny_unified
+from finetunes import finetune, make_tiny_llama
 
 EXPORTS = {"llama": "mixtral", "mistral": "mixtral", "qwen2": "qwen2-moe", "qwen3": "qwen3-moe", "olmo2": "flexolmo"}
 CLASSES = {
@@ -222,3 +225,17 @@ def test_a_large_model_is_read_from_and_written_to_several_files(tmp_path):
     state = AutoModelForCausalLM.from_pretrained(tmp_path / "c").state_dict()
     expected = AutoModelForCausalLM.from_pretrained(whole.path).state_dict()
     assert all(torch.equal(tensor, state[name]) for name, tensor in expected.items())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_what_merge_writes_is_exported_as_well(tied, seed_folder, tmp_path):
+    seed = make_tiny_llama(tmp_path / "seed", seed_folder, tied=tied)
+    experts = {name: finetune(seed, tmp_path / name, random_seed=index) for index, name in enumerate("abc")}
+    router = RouterSettings(decide="every-layer", context="token", experts_per_token=2)
+    merge_checkpoints(seed, experts, tmp_path / "merged", router)  # without examples the router is random
+    target = load(export_model(tmp_path / "merged", "mixtral", tmp_path / "exported"), experts=None)
+    assert type(target).__name__ == "MixtralForCausalLM"
+    merged = aligned(AutoModelForCausalLM.from_pretrained(tmp_path / "merged"))
+    inputs = tiny_inputs("llama", [12, 12, 12])
+    ours, theirs = merged(**inputs).logits, target(**inputs).logits
+    assert (ours - theirs).abs().max() < CLOSE * ours.abs().max()

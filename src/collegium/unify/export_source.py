@@ -1,7 +1,8 @@
 """A unified decoder on disk, opened for export: its configuration, its routers, and its tensors one at a time.
 
-The folder is one that `save_pretrained` of a unified class wrote, with the manifest of the artifact or without one. No
-code of the folder runs: the configuration is read by this package's class for its `model_type`.
+The folder is one that `save_pretrained` of a unified class wrote, with the manifest of the artifact or without one, or
+one that `merge` wrote. No code of the folder runs: the configuration is read by this package's class for its
+`model_type`.
 """
 
 import json
@@ -16,8 +17,9 @@ from collegium.core.artifacts import MANIFEST, canonical_json, read_artifact, sh
 from collegium.core.errors import ArtifactError
 from collegium.moe.modeling import UNIFIED_CLASSES
 from collegium.unify.export_targets import RouterValues, finite
+from collegium.unify.merge_checkpoints import KIND as MERGED
 from collegium.unify.tensor_files import TensorFiles
-from collegium.unify.unified_folder import KIND
+from collegium.unify.unified_folder import KIND as UNIFIED
 
 CONFIG = "config.json"
 
@@ -71,7 +73,7 @@ def open_source(path: Path) -> ExportSource:
             got=", ".join(config.architectures or []) or "no architecture",
             expected="a unified …ForCausalLM",
         )
-    sha256 = read_artifact(path, KIND).sha256 if (path / MANIFEST).exists() else None
+    sha256 = _sealed(path) if (path / MANIFEST).exists() else None
     tensors = TensorFiles(path)
     if sha256 is None:
         sha256 = sha256_of(canonical_json({name: sha256_of(path / name) for name in [CONFIG, *tensors.files]}))
@@ -94,7 +96,19 @@ def _config(path: Path) -> Any:
         got = f"model_type {values.get('model_type')}, seed_model_type {values.get('seed_model_type')}"
     except (OSError, ValueError, TypeError, AttributeError, StrictDataclassError) as error:
         got = str(error).splitlines()[0]
-    raise ArtifactError(f"{path} is no unified model.", got=got, expected="a folder written by `collegium unify`")
+    raise ArtifactError(
+        f"{path} is no unified model.", got=got, expected="a folder written by `collegium unify` or `merge`"
+    )
+
+
+def _sealed(path: Path) -> str:
+    """The sha256 of an artifact that `unify` or `merge` wrote."""
+    artifact = read_artifact(path)
+    if artifact.kind not in (UNIFIED, MERGED):
+        raise ArtifactError(
+            f"{path} is another kind of artifact.", got=artifact.kind, expected=f"{UNIFIED} or {MERGED}"
+        )
+    return artifact.sha256
 
 
 def _router(layer: int, value: str) -> str:
