@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 from collegium.core.errors import ArtifactError, IncompatibleExperts, InputError, RunError
@@ -195,8 +195,6 @@ def test_a_random_router_learns(seed_folder, experts, tmp_path):
 
 
 def test_a_lora_folder_and_a_whole_fine_tune_together(seed, seed_folder, experts, tmp_path):
-    from safetensors.torch import save_file
-
     (tmp_path / "lora").mkdir()
     (tmp_path / "lora" / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 1, "lora_alpha": 1}')
     name = "encoder.layer.2.output.dense"
@@ -310,3 +308,52 @@ def test_every_family_is_merged_as_it_grows_in_the_table(family, class_name, tmp
     inputs = tiny_inputs(family, [5, 5])
     if type(one).__name__.endswith("Model") == class_name.endswith("Model"):
         torch.testing.assert_close(answer(one.eval()(**inputs)), answer(dense(**inputs)), rtol=1e-4, atol=1e-4)
+
+
+def masked_language_model(folder, seed_folder, pooler):
+    """A fine-tune as BertForMaskedLM stores it: a prefix and a head, seldom a pooler."""
+
+    def edit(tensors):
+        for name in list(tensors):
+            tensors[f"bert.{name}"] = tensors.pop(name)
+        for name in () if pooler else ("bert.pooler.dense.weight", "bert.pooler.dense.bias"):
+            tensors.pop(name)
+        tensors["cls.predictions.bias"] = torch.zeros(51)
+
+    return finetune(seed_folder, folder, edit)
+
+
+@pytest.mark.parametrize("pooler", [True, False])
+def test_experts_may_be_without_the_seeds_head(pooler, seed_folder, tmp_path):
+    seed = masked_language_model(tmp_path / "seed", seed_folder, pooler)
+    own = load_file(seed / "model.safetensors")
+    bare = load_file(seed_folder / "model.safetensors")  # as saved from BertModel, which always has a pooler
+    bare |= {name.removeprefix("bert."): tensor for name, tensor in own.items() if not name.startswith("cls.")}
+    expert = shutil.copytree(seed_folder, tmp_path / "expert")
+    save_file(bare, expert / "model.safetensors", {"format": "pt"})
+    folder = merge_checkpoints(seed, {"a": expert, "b": seed}, tmp_path / "out").path
+    assert "has no cls.predictions.bias, which the seed has" in (folder / "README.md").read_text()
+    weight = load(folder).pooler.dense.weight
+    assert torch.equal(weight, bare["pooler.dense.weight"] if pooler else torch.zeros_like(weight))
+
+
+def test_a_head_of_an_expert_alone_is_dropped_and_told(seed_folder, experts, tmp_path):
+    masked = masked_language_model(tmp_path / "masked", seed_folder, pooler=True)
+    folder = merge_checkpoints(seed_folder, {"masked": masked, **experts}, tmp_path / "out").path
+    note = "masked has 1 tensors that neither the seed nor the merged model uses, which are dropped: cls.predictions"
+    assert note in (folder / "README.md").read_text()
+    assert not [name for name in load_file(folder / "model.safetensors") if "cls." in name]
+
+
+def test_a_tied_output_layer_may_be_stored_or_not(seed_folder, tmp_path):
+    embedding, head = "model.embed_tokens.weight", "lm_head.weight"
+    bare = make_tiny_llama(tmp_path / "bare", seed_folder)
+    stored = finetune(bare, tmp_path / "stored", lambda tensors: tensors.update({head: tensors[embedding].clone()}))
+    folder = merge_checkpoints(stored, {"a": bare, "b": stored}, tmp_path / "out").path
+    assert "has not" not in (folder / "README.md").read_text()
+    assert head not in load_file(folder / "model.safetensors")
+    assert load(folder, AutoModelForCausalLM).lm_head.weight.shape == (64, 32)
+    other = finetune(bare, tmp_path / "other", lambda tensors: tensors.update({head: 2 * tensors[embedding]}))
+    for seed in (bare, stored):  # no copy of the embedding: the fine-tune is another model than the tied one
+        with pytest.raises(IncompatibleExperts, match=f"1 tensors that the seed has not: {head}"):
+            merge_checkpoints(seed, {"other": other}, tmp_path / "refused")

@@ -8,6 +8,7 @@ keep the `seed`'s.
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +41,7 @@ from collegium.unify.moe_layout import ffn_of, moe_outputs, num_layers
 
 KIND = "merged-model"
 CARD = "README.md"
+POOLER = "pooler."  # never used for embeddings; `load_seed_model` makes one that is not there zero as well
 UNTRAINED = "the router is random and must be trained before the model is used, with transformers.Trainer for example"
 # Every layer decides: the fine-tunes changed every layer, and this is the MoE that other programs know.
 ROUTER = RouterSettings(decide="every-layer")
@@ -89,11 +91,13 @@ def merge_checkpoints(
     ffn = ffn_of(seed, architecture, layers)
     stored = _safetensors_dtype(dtype, seed, ffn_of(seed, architecture))
     model = _skeleton(config, stored)
+    wanted = {name: tensor for name, tensor in model.state_dict().items() if name not in model.all_tied_weights_keys}
     read = {name: read_expert(folder, seed, rename) for name, folder in experts.items()}
-    notes = check_experts(seed, read, ffn, shared, stored)
+    seed, read, notes = _only_needed(seed, read, {*wanted, *ffn}, set(model.all_tied_weights_keys))
+    notes += check_experts(seed, read, ffn, shared, stored)
     routers = _routers(seed_folder, list(experts), model, router, examples, random_seed)
     outputs = moe_outputs(seed, read, architecture, ffn, routers, stored, shared, config.keeps_seed_ffn)
-    outputs = _for_class(outputs, model, notes)
+    outputs += _poolers(outputs, wanted)
     for note in [*notes, *([UNTRAINED] if examples is None and len(experts) > 1 else [])]:
         say(f"warning: {note}")
     settings = {
@@ -188,26 +192,49 @@ def _routers(
     return routers_from_examples(seed, {name: examples[name] for name in names}, list(model.routers), router)
 
 
-def _for_class(outputs: list[Output], model: Any, notes: list[str]) -> list[Output]:
-    """Exactly the tensors of the merged class: without a head that it has not, with its pooler."""
-    wanted = {name: tensor for name, tensor in model.state_dict().items() if name not in model.all_tied_weights_keys}
-    names = [output.name for output in outputs]
-    dropped = [name for name in names if name not in wanted and name not in model.all_tied_weights_keys]
-    if dropped:
-        notes.append(f"the merged model has no {shortened(dropped)}, which the seed has")
-    kept = [output for output in outputs if output.name in wanted]
-    for output in kept:
-        if output.source.shape != wanted[output.name].shape:
+def _only_needed(
+    seed: Checkpoint, experts: Mapping[str, Checkpoint], needed: set[str], tied: set[str]
+) -> tuple[Checkpoint, dict[str, Checkpoint], list[str]]:
+    """Seed and experts without the tensors that the merged class never has, and what is to be said of these.
+
+    An expert's tied output layer stays: `check_experts` refuses one that is no copy of the embedding.
+    """
+    poolers = {name for name in needed if name.startswith(POOLER) and name not in seed.tensors}
+    needed = needed - poolers  # experts may have been given random ones while they were loaded for training
+    usable = needed | tied
+    dropped = [name for name in seed.tensors if name not in usable]
+    notes = [f"the merged model has no {shortened(dropped)}, which the seed has"] if dropped else []
+    kept = {}
+    for name, expert in experts.items():
+        extra = [key for key in expert.tensors if key not in usable and key not in seed.tensors]
+        if extra:
+            notes.append(
+                f"{name} has {len(extra)} tensors that neither the seed nor the merged model uses, which are dropped: "
+                f"{shortened(extra)}"
+            )
+        kept[name] = _with_only(expert, usable)
+    return _with_only(seed, needed), kept, notes
+
+
+def _with_only(checkpoint: Checkpoint, names: set[str]) -> Checkpoint:
+    return replace(checkpoint, tensors={key: tensor for key, tensor in checkpoint.tensors.items() if key in names})
+
+
+def _poolers(outputs: Sequence[Output], wanted: Mapping[str, Any]) -> list[Output]:
+    """The pooler that the merged class has and the seed has not; all else must be there, in the class's shapes."""
+    for output in outputs:
+        expected = list(wanted[output.name].shape) if output.name in wanted else "no such tensor"
+        if list(output.source.shape) != expected:
             raise IncompatibleExperts(
                 f"The seed model's {output.name} does not fit its own configuration.",
                 got=list(output.source.shape),
-                expected=list(wanted[output.name].shape),
+                expected=expected,
             )
-    for name in sorted(wanted.keys() - set(names)):
-        if not name.startswith("pooler."):  # never used for embeddings; `load_seed_model` makes it zero as well
+    absent = sorted(wanted.keys() - {output.name for output in outputs})
+    for name in absent:
+        if not name.startswith(POOLER):
             raise IncompatibleExperts(f"The seed model has no {name}, which the merged model needs.")
-        kept.append(Output(name, kept[0].dtype, Constant(torch.zeros(wanted[name].shape))))
-    return kept
+    return [Output(name, outputs[0].dtype, Constant(torch.zeros(wanted[name].shape))) for name in absent]
 
 
 def _card(experts: Mapping[str, Path], model: Any, has_router: bool, notes: Sequence[str]) -> str:
