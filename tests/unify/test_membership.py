@@ -1,12 +1,14 @@
 """Owners come and go: nothing of a removed one is left in the folder, and an added one is as if it had been there."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from collegium.core.artifacts import read_artifact, writing
 from collegium.core.errors import ArtifactError, InputError, InvalidContribution
 from collegium.core.recipe import OwnerSettings, PoolSettings
 from collegium.models.encoder import embed_texts
@@ -221,3 +223,30 @@ def test_another_pool_or_seed_than_the_models_is_refused(changed, make_model, ma
     with pytest.raises(ArtifactError, match=words):
         add_owner(folder, tmp_path / "late", charter, pool, other, tmp_path / "more")
     assert not (tmp_path / "more").exists()
+
+
+@pytest.mark.parametrize("changed", [{"shrinkage": 0.5}, {"vectors": "private"}], ids=str)
+def test_a_charter_whose_rows_are_made_otherwise_is_refused(
+    changed, make_model, make_setup, make_contribution, pool, seed, tmp_path
+):
+    _, _, folder = make_model("farm", "port")
+    other = make_setup(router=changed)
+    path = make_contribution(other, CLINIC, name="other")
+    (name,) = changed
+    with pytest.raises(ArtifactError, match=rf"router\.{name} differ"):
+        add_owner(folder, path, other, pool, seed, tmp_path / "more")
+    assert not (tmp_path / "more").exists()
+    add_owner(without_router_settings(folder, tmp_path / "old"), path, other, pool, seed, tmp_path / "more")
+    assert read_unified(tmp_path / "more").experts == ["farm", "port", CLINIC]
+
+
+def without_router_settings(folder, old):
+    """The model as versions wrote it that did not record how the rows were made."""
+    artifact = read_artifact(folder)
+    with writing(old, artifact.kind, artifact.inputs, artifact.settings) as copy:
+        for file in artifact.files:
+            shutil.copyfile(folder / file, copy / file)
+        facts = json.loads((copy / "collegium.json").read_text())
+        facts["unification"].pop("router_settings", None)
+        (copy / "collegium.json").write_text(json.dumps(facts))
+    return old

@@ -35,6 +35,7 @@ from collegium.unify.merge import DTYPES
 from collegium.unify.routed_model import Ingredients, gather
 from collegium.unify.router_init import initial_router
 from collegium.unify.unified_folder import CARD, FACTS, LEDGER, UnifiedModel, read_unified
+from collegium.unify.unify import ROUTER_SETTINGS
 
 CENTRE_TOLERANCE = 1e-5  # of a router's centre, kept in float32, to the pool's mean
 
@@ -143,9 +144,9 @@ def _check_same(unified: UnifiedModel, charter: Charter, seed: SeedModel) -> Non
     config, router = unified.encoder.model.config, charter.terms.router
     fields = ("decide", "decide_layer", "context", "experts_per_token", "weighting", "fallback")
     differing = [name for name in fields if getattr(config, name) != getattr(router, name)]
-    init = unified.facts["unification"]["router_init"]
-    if router.init != init:
-        differing.append("init")
+    facts = unified.facts["unification"]
+    known = {"init": facts["router_init"], **facts.get("router_settings", {})}  # older models do not have all of them
+    differing += [name for name in ("init", *ROUTER_SETTINGS) if name in known and getattr(router, name) != known[name]]
     if differing:
         raise ArtifactError(
             "The charter's router is not the model's.",

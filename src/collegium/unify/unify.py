@@ -22,6 +22,8 @@ from collegium.unify.proxies import proxy_accuracy
 from collegium.unify.routed_model import Ingredients, gather, routed_model
 from collegium.unify.unified_folder import KIND, unified_inputs, write_unified
 
+ROUTER_SETTINGS = ("shrinkage", "vectors")  # what a row of the router depends on beside `init`
+
 
 def unify(charter: Charter, paths: Sequence[Path], pool: Pool, seed: SeedModel, destination: Path) -> Artifact:
     """Unify contributions into the model folder at `destination`; at once if it is there from the same inputs.
@@ -40,6 +42,7 @@ def unify(charter: Charter, paths: Sequence[Path], pool: Pool, seed: SeedModel, 
     model, temperatures = routed_model(ingredients)
     facts: dict[str, Any] = {
         "router_init": charter.terms.router.init,
+        "router_settings": {name: getattr(charter.terms.router, name) for name in ROUTER_SETTINGS},
         "temperature": temperatures,
         "proxies": len(ingredients.proxies.texts),
         "held_out_proxies": len(ingredients.held_out.texts),
