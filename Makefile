@@ -17,7 +17,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[adapters,demo,dev,gguf]'
-	sh scripts/fetch_wordnet.sh "$(COLLEGIUM_WORDNET)" || echo "WordNet cannot be fetched here: the demo's pool will be IMDb"
+	sh scripts/fetch_debian.sh wordnet "$(COLLEGIUM_WORDNET)" || echo "WordNet cannot be fetched here: the demo's pool will be IMDb"
 	touch $@
 
 # The public pool is WordNet's glosses, or IMDb's reviews where WordNet cannot be fetched; the table says which.
@@ -39,6 +39,7 @@ test: setup
 	HF_HUB_OFFLINE=1 $(BIN)/pytest -m 'not slow'
 
 test-slow: setup
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[serving]'
 	$(BIN)/pytest -m slow
 
 check: setup

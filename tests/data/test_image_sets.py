@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -109,10 +110,41 @@ def test_emoji_are_the_bitmaps_of_the_font():
     try:
         emoji = CATALOGUE["emoji"].load()
     except DataError:
-        pytest.skip("the font is not installed")
+        pytest.skip(
+            "the font is not installed: `sh scripts/fetch_debian.sh emoji .cache/emoji`; the next test needs none"
+        )
     assert len(emoji) > 1000
     assert emoji.labels is None
     assert {picture.pixels.shape for picture in emoji.texts[:50]} == {(128, 136, 3)}
+
+
+def test_glyphs_without_a_bitmap_are_left_out(tmp_path, monkeypatch):
+    class Glyph:
+        pass
+
+    def read(value):
+        glyph = Glyph()
+        glyph.imageData = picture_of(draw(value, 0)).png
+        return glyph
+
+    class Font(dict):
+        def __init__(self, path, lazy):
+            assert (path, lazy) == (tmp_path / image_sets.EMOJI_FONT, True)
+            strikes = [{"b": read("hat"), "a": read("cat"), "space": Glyph()}, {"a": read("sun")}]
+            super().__init__(CBDT=SimpleNamespace(strikeData=strikes))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    (tmp_path / image_sets.EMOJI_FONT).touch()
+    monkeypatch.setenv("COLLEGIUM_EMOJI", str(tmp_path))
+    monkeypatch.setattr("fontTools.ttLib.TTFont", Font)
+    emoji = CATALOGUE["emoji"].load()
+    expected = [picture_of(draw(kind, 0)).content_hash for kind in ("cat", "hat", "sun")]
+    assert [picture.content_hash for picture in emoji.texts] == expected
 
 
 def test_without_the_font_the_error_says_how_to_fetch_it(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from collegium.core.errors import DataError
 from collegium.data.wordnet import CATEGORIES, DATA_FILES, load_wordnet
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "fetch_wordnet.sh"
+SCRIPT = Path(__file__).parents[2] / "scripts" / "fetch_debian.sh"
 LINES = {
     "data.noun": [
         "  1 This software and database is being provided to you, the LICENSEE, by  ",
@@ -68,14 +68,14 @@ def test_the_current_folder_is_searched_after_the_environment_variable(folder, t
 
 def test_without_wordnet_the_error_says_how_to_fetch_it(tmp_path, monkeypatch):
     monkeypatch.setenv("COLLEGIUM_WORDNET", str(tmp_path))
-    with pytest.raises(DataError, match=r"scripts/fetch_wordnet\.sh") as caught:
+    with pytest.raises(DataError, match=r"scripts/fetch_debian\.sh wordnet") as caught:
         load_wordnet()
     assert f"COLLEGIUM_WORDNET={tmp_path}" in str(caught.value)
 
 
 def run_script(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
     environment = os.environ | ({} if path is None else {"PATH": path})
-    command = [shutil.which("sh") or "sh", str(SCRIPT), *arguments]
+    command = [shutil.which("sh") or "sh", str(SCRIPT), "wordnet", *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 

@@ -40,7 +40,7 @@ def run(checkpoints=None, loss=squared_error, model=None, settings=SETTINGS, ran
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-def interrupted_after(steps, checkpoints):
+def interrupted_after(steps, checkpoints, settings=SETTINGS):
     done = 0
 
     def loss(module, batch):
@@ -51,7 +51,7 @@ def interrupted_after(steps, checkpoints):
         return squared_error(module, batch)
 
     with pytest.raises(Interrupted):
-        run(checkpoints, loss)
+        run(checkpoints, loss, settings=settings)
 
 
 def counting(calls):
@@ -82,6 +82,25 @@ def test_an_interrupted_run_ends_with_the_weights_of_an_undisturbed_one(steps, t
     calls = []
     assert same(run(tmp_path, counting(calls)), undisturbed)
     assert len(calls) == STEPS - steps // 4 * 4  # whole epochs are not repeated
+
+
+@pytest.mark.parametrize("steps", [1, 5, 29])
+def test_with_fixed_steps_a_tenth_of_them_is_the_most_that_is_repeated(steps, tmp_path):
+    settings = TrainingSettings(steps=30, batch_size=20, learning_rate=0.05, warmup_steps=2)  # every step is an epoch
+    undisturbed = run(settings=settings)
+    interrupted_after(steps, tmp_path, settings)
+    calls = []
+    assert same(run(tmp_path, counting(calls), settings=settings), undisturbed)
+    assert len(calls) == 30 - steps // 3 * 3
+
+
+def test_a_long_epoch_is_not_lost(tmp_path):
+    settings = TrainingSettings(steps=20, batch_size=1, learning_rate=0.05, warmup_steps=2)  # all within one epoch
+    undisturbed = run(settings=settings)
+    interrupted_after(15, tmp_path, settings)
+    calls = []
+    assert same(run(tmp_path, counting(calls), settings=settings), undisturbed)
+    assert len(calls) == 20 - 14
 
 
 def test_a_finished_run_is_not_repeated(tmp_path):

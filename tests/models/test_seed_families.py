@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from collegium.models.encoder import Encoder
+from collegium.core.errors import InputError
+from collegium.models.encoder import Encoder, check_modality
 from collegium.models.ffn_inputs import ffn_input_means, norm_bound
 from collegium.models.seed_model import load_seed_model
 from collegium.moe.architectures import ARCHITECTURES, layers_of
@@ -136,3 +137,13 @@ def test_the_bound_of_a_residual_stream_holds_for_every_word(seed):
 
 def test_every_family_is_tested():
     assert set(SEED_CLASSES) == set(ARCHITECTURES)
+
+
+def test_a_decoder_with_its_head_is_refused_where_it_meets_the_data(make_folder):
+    with_head = load_seed_model(str(make_folder("llama")))
+    with pytest.raises(InputError, match="head for language modelling"):
+        check_modality(with_head, ["a text"], "pool")
+
+
+def test_a_decoder_without_its_head_is_taken(make_folder):
+    check_modality(load_seed_model(str(make_folder("llama", "LlamaModel"))), ["a text"], "pool")

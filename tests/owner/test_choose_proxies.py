@@ -65,10 +65,9 @@ def test_shards_one_by_one_make_the_same_contribution(tmp_path, make_charter, re
 
 
 def test_one_shard_is_another_question_than_several(make_charter, recipe, pool, seed, store):
-    one = select(make_charter(), recipe, pool, seed, store)
-    several = select(make_charter(selection={"size": 20, "shards": 4}), recipe, pool, seed, store)
+    select(make_charter(), recipe, pool, seed, store)
+    select(make_charter(selection={"size": 20, "shards": 4}), recipe, pool, seed, store)
     assert len(names(store)) == 2
-    assert several.log_det <= one.log_det + 1e-9 or set(several.rows) != set(one.rows)
 
 
 @pytest.mark.parametrize("shards", [1, 3])

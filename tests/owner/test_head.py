@@ -46,12 +46,20 @@ def contribution(tmp_path_factory, head_charter, owner, pool, seed) -> Path:
     return folder / "farm"
 
 
-def test_rows_start_as_class_means_and_every_class_needs_an_example():
+def test_rows_start_as_class_means():
     embeddings = np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32)
     rows = starting_rows(embeddings, ["a", "b", "a"], ["b", "a"])
     assert torch.allclose(rows, torch.tensor([[0.0, 1.0], [1.6 / 3.2**0.5, 0.8 / 3.2**0.5]]))
-    with pytest.raises(DataError, match=r"none of c"):
-        starting_rows(embeddings, ["a", "b", "a"], ["a", "b", "c"])
+
+
+def test_a_class_without_an_example_is_found_before_anything_is_remembered(make_recipe, owner, pool, seed, tmp_path):
+    labels = {"farm": ["animal", "mineral", "plant"], "port": list(DOMAINS["port"])}
+    charter = write_charter(tmp_path / "charter", make_recipe(task="label-head"), seed, pool, labels)
+    with pytest.raises(DataError, match=r"none of mineral"):
+        contribute(charter, owner, pool, seed, tmp_path / "farm", ReleaseStore(tmp_path / "store"))
+    assert not list((tmp_path / "store").rglob("*.json"))
+    with pytest.raises(DataError, match=r"none of mineral"):
+        plan_contribution(charter, owner, seed)
 
 
 def test_the_anchors_are_the_same_for_every_owner_and_never_held_out(head_charter, pool, seed):

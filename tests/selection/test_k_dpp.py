@@ -63,16 +63,6 @@ def test_frequencies_are_the_determinants(monkeypatch, num_items, dim, size, rid
     assert chisquare(observed, expected).pvalue > 1e-3
 
 
-def test_a_sampler_that_ignores_the_diversity_would_be_noticed():
-    features, log_g, _ = make_pool(6, 4, seed=63)
-    full = kernel(features, log_g, 0.0)
-    subsets = list(combinations(range(6), 3))
-    weights = np.array([np.linalg.det(full[np.ix_(subset, subset)]) for subset in subsets])
-    relevance_alone = np.array([np.exp(2 * log_g[list(subset)].sum()) for subset in subsets])
-    wrong = 1500 * relevance_alone / relevance_alone.sum()
-    assert chisquare(wrong, 1500 * weights / weights.sum()).pvalue < 1e-6
-
-
 def test_the_symmetric_polynomials_neither_overflow_nor_underflow():
     values = np.exp(np.linspace(-300, 300, 120))
     rng = np.random.default_rng(0)

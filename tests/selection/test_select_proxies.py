@@ -8,6 +8,11 @@ import pytest
 from collegium.core.errors import InputError
 from collegium.core.recipe import SelectionSettings
 from collegium.selection import select
+from collegium.selection.baselines import select_similarity
+from collegium.selection.dpp import select_dpp
+from collegium.selection.facility_location import select_facility_location
+from collegium.selection.k_centre import select_k_centre
+from collegium.selection.k_dpp import select_k_dpp
 from collegium.selection.relevance import log_relevance
 from collegium.selection.select import METHODS, select_proxies
 
@@ -25,6 +30,24 @@ def world(num_items=400, dim=12, seed=0):
 
 def test_the_registry_holds_every_method_of_the_settings():
     assert set(METHODS) == set(get_args(SelectionSettings.model_fields["method"].annotation))
+
+
+@pytest.mark.parametrize(
+    ("method", "function"),
+    [
+        ("dpp", select_dpp),
+        ("k-dpp", lambda *rest: select_k_dpp(*rest[:4], 5, rest[4])),
+        ("facility-location", select_facility_location),
+        ("k-centre", select_k_centre),
+        ("similarity", lambda pool, relevance, size, ridge, hashes: select_similarity(relevance, size, hashes)),
+    ],
+)
+def test_every_name_leads_to_its_strategy(method, function):
+    pool, hashes, private, _ = world()
+    settings = SelectionSettings(method=method, size=40)
+    relevance = log_relevance(pool, private, settings.relevance, 5)
+    expected = function(pool, relevance, 40, settings.ridge, hashes)
+    assert select_proxies(pool, hashes, private, settings, 5).indices.tolist() == expected.indices.tolist()
 
 
 @pytest.mark.parametrize("method", METHODS)

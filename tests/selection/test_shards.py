@@ -7,6 +7,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -170,11 +171,17 @@ def die(sender, source, tasks):
     os._exit(9)
 
 
+def die_in_the_middle_of_a_message(sender, source, tasks):
+    os.write(sender.fileno(), b"\x00\x00\x10\x00" + b"part of 4,096 bytes")
+    os._exit(9)
+
+
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 @pytest.mark.usefixtures("forked")
-def test_a_process_that_is_killed_is_noticed(mapped, monkeypatch):
+@pytest.mark.parametrize("end", [die, die_in_the_middle_of_a_message])
+def test_a_process_that_is_killed_is_noticed(mapped, monkeypatch, end):
     features, log_g, hashes = mapped
-    monkeypatch.setattr(shard_processes, "_work", die)
+    monkeypatch.setattr(shard_processes, "_work", end)
     with pytest.raises(RunError, match=r"process of shard \d/3 ended without an answer"):
         select_in_shards(features, log_g, 5, 1e-3, hashes, 3, processes=2)
     assert not multiprocessing.active_children()
@@ -247,4 +254,4 @@ def test_the_number_of_shards_is_a_setting_of_the_dpp_alone(mapped, monkeypatch)
     monkeypatch.setattr(select, "select_in_shards", lambda *args: seen.append(args[5:]) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         select_proxies(features, hashes, features[:9], SelectionSettings(size=20, shards=4), 5, processes=2)
-    assert seen == [(4, 2, None)]
+    assert seen == [(4, 2, None, torch.get_num_threads())]

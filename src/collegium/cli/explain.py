@@ -13,11 +13,11 @@ from collegium.cli.look import read_items
 from collegium.cli.options import Quiet
 from collegium.core.errors import DataError, InputError
 from collegium.core.recipe import Columns
+from collegium.data.read_table import READERS
 from collegium.evaluation.explain import Explanation, Step, Stretch, written
 from collegium.reports.wording import clean, percent
 
 MOST_TEXTS = 50  # explained at once: a page of more is read by nobody
-DATA_FILES = (".txt", ".csv", ".tsv", ".json", ".jsonl", ".parquet")
 COLOURS = ("cyan", "yellow", "green", "magenta", "red", "blue", "bright_yellow", "bright_green")
 CELL = 30  # columns of the terminal that one layer takes
 PIECE = 18  # and the tokens
@@ -110,10 +110,10 @@ def _cell(explanation: Explanation, step: Step) -> Text:
 
 
 def _is_file(source: str) -> bool:
-    """A file that is there, stdin, or what looks like the name of a data file."""
+    """A file or folder that is there, stdin, or what looks like the name of a data file."""
     try:
-        there = Path(source).is_file()
+        there = bool(source.strip()) and Path(source).exists()
     except OSError:  # a text too long for a name
         there = False
-    named = Path(source).suffix.lower() in DATA_FILES and not any(character.isspace() for character in source)
+    named = Path(source).suffix.lower() in (".txt", *READERS) and not any(character.isspace() for character in source)
     return there or source == "-" or named

@@ -34,19 +34,12 @@ Threads = Annotated[
 ]
 
 
-def check_processes(processes: int | None) -> int | None:
-    """Refuse to work with no process."""
-    if processes is not None and processes < 1:
-        raise InputError("--processes is wrong.", got=processes, expected="1 or more")
-    return processes
-
-
 Processes = Annotated[
     int | None,
     typer.Option(
         "--processes",
+        min=1,
         help="most that select from shards at a time; changes the time alone",
-        callback=check_processes,
     ),
 ]
 Store = Annotated[

@@ -66,7 +66,7 @@ def _print_plan(plan: Plan, console: Console) -> None:
     console.print(files)
     print_ledger([entry.model_dump() for entry in plan.ledger], console)
     console.print(
-        "\nNothing was written. About a tenth of the proxies is held out of the routing vectors: the sensitivity will "
+        "\nNothing was written. A share of the proxies is held out of the routing vectors: the sensitivity will "
         "be a little larger than shown.",
         markup=False,
     )

@@ -142,7 +142,7 @@ class TrainingSettings(Settings):
         default=None,
         ge=1,
         description=f"training steps, the same for every owner, {DEFAULT_STEPS} where epochs is not set either: the "
-        "weights then do not tell how many private examples there were",
+        "weights then tell only weakly how many private examples there were, by their share of the batches",
     )
     epochs: int | None = Field(
         default=None,

@@ -66,7 +66,7 @@ def load_wordnet() -> Examples:
         ENVIRONMENT_VARIABLE,
         PLACES,
         DATA_FILES,
-        do="run `sh scripts/fetch_wordnet.sh .cache/wordnet` (Debian or Ubuntu, without root) or "
+        do="run `sh scripts/fetch_debian.sh wordnet .cache/wordnet` (Debian or Ubuntu, without root) or "
         f"`apt install wordnet-base`, or name a copy in {ENVIRONMENT_VARIABLE}",
     )
     texts: list[str] = []

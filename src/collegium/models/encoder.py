@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from collegium.core.errors import DataError, RunError
+from collegium.core.errors import DataError, InputError, RunError
 from collegium.core.shapes import TokenMask
 from collegium.data.items import Item, Modality, modality_of
 from collegium.models.pixels import pixel_values, reads_pictures
@@ -68,14 +68,22 @@ def check_modality(encoder: Encoder, items: Sequence[Item], whose: str) -> None:
         whose: what they are of, for the message.
 
     Raises:
+        InputError: a decoder with its head, which gives no embeddings.
         DataError: texts for a model that reads pictures, or pictures for one that reads texts.
     """
+    if encoder.model.base_model is not encoder.model:
+        raise InputError(
+            "The model has a head for language modelling, which no task here trains yet.",
+            got=type(encoder.model).__name__,
+            expected="an encoder, a vision model, or a decoder saved without its head",
+            do="`collegium merge` makes a mixture of decoders that are fine-tuned already",
+        )
     if len(items) and modality_of(items) != encoder.modality:
         raise DataError(
-            f"The seed model does not read the data of the {whose}.",
+            f"The model does not read the data of the {whose}.",
             got=f"{modality_of(items)} items",
             expected=f"{encoder.modality} items",
-            do="name another seed model, or other data; columns.image names a column of pictures",
+            do="name another model, or other data; columns.image names a column of pictures",
         )
 
 

@@ -8,8 +8,8 @@
     card.md               the same for people
 
 Nothing in it but values depends on the private examples: not its size, names, dtypes, times of files or metadata. With
-`training.epochs` the weights still tell roughly how many there were (how far AdamW moves grows with the steps); with
-`training.steps` they do not. The ledger says which.
+`training.epochs` the weights tell roughly how many there were (how far AdamW moves grows with the steps); with
+`training.steps` only weakly, by their share of the batches. The ledger says which.
 """
 
 from collections.abc import Mapping, Sequence

@@ -22,7 +22,6 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from collegium.core.errors import DataError
 from collegium.models.tasks import ClassSet
 from collegium.owner.charter import POOL_DOMAIN, Charter
 from collegium.selection.pool import Pool, is_held_out
@@ -48,19 +47,7 @@ def head_classes(charter: Charter, pool: Pool, heads: Mapping[str, Float32[Tenso
 def starting_rows(
     embeddings: Float32[np.ndarray, "items dim"], labels: Sequence[str], names: Sequence[str]
 ) -> Float32[Tensor, "classes dim"]:
-    """The direction of the mean embedding of each class.
-
-    Raises:
-        DataError: a class of the charter without an example.
-    """
-    missing = sorted(set(names) - set(labels))
-    if missing:
-        raise DataError(
-            "The private data hold no example of some classes of the charter.",
-            got=f"none of {', '.join(missing[:5])}",
-            expected="one or more of each: a row of the head is trained for every class",
-            do="add examples, or ask the coordinator for a charter without these classes",
-        )
+    """The direction of the mean embedding of each class; `load_private` has made sure that each has an example."""
     of_class = np.array(labels)
     means = np.stack([embeddings[of_class == name].mean(axis=0, dtype=np.float64) for name in names])
     return torch.from_numpy(means / np.linalg.norm(means, axis=1, keepdims=True)).float()

@@ -11,7 +11,7 @@ def load_private(charter: Charter, recipe: OwnerRecipe) -> Examples:
 
     Raises:
         InputError: the charter does not name this owner.
-        DataError: a label that the charter does not name.
+        DataError: a label that the charter does not name; for a head, a class of the charter without an example.
     """
     if recipe.name not in charter.terms.owners:
         raise InputError("The charter does not name this owner.", got=recipe.name, expected=", ".join(charter.owners))
@@ -20,7 +20,7 @@ def load_private(charter: Charter, recipe: OwnerRecipe) -> Examples:
     if private.labels is None:
         raise DataError(
             f"The private data of {recipe.name} have no labels.",
-            expected="a class name for each text",
+            expected="a class name for each example",
             do="name the column in columns.label",
         )
     published = charter.terms.owners[recipe.name].labels
@@ -31,5 +31,13 @@ def load_private(charter: Charter, recipe: OwnerRecipe) -> Examples:
             got=", ".join(unknown[:5]),
             expected=", ".join(published or []),
             do="correct the labels, or ask the coordinator for another charter",
+        )
+    missing = sorted(set(published or []) - set(private.labels)) if charter.terms.task == "label-head" else []
+    if missing:  # found here, before a release of these data is remembered
+        raise DataError(
+            f"The private data of {recipe.name} hold no example of some classes of the charter.",
+            got=f"none of {', '.join(missing[:5])}",
+            expected="one or more of each: a row of the head is trained for every class",
+            do="add examples, or ask the coordinator for a charter without these classes",
         )
     return private

@@ -90,7 +90,9 @@ def contribution_ledger(
         head: whether the contribution holds rows of a head.
         items: what an item is called: text or picture.
     """
-    number = "" if fixed_steps or alignment == "proxy" else ", and roughly how many private examples there were"
+    # With fixed steps no distance tells the number; the private share of the batches still has a part in the weights.
+    degree = "weakly" if fixed_steps else "roughly"
+    number = "" if alignment == "proxy" else f", and {degree} how many private examples there were"
     copies = f"; that a public {items} may be among the private ones" if overlap_allowed else ""
     trained_on = {"both": "private examples and public proxies", "private": "private examples"}.get(
         alignment, "public proxies, which were chosen with the private examples"

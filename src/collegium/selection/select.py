@@ -73,6 +73,7 @@ def select_one_shard(
         content_hashes,
         shard,
         settings.shards,
+        torch.get_num_threads(),
     )
     write_shard(shard_path(kept, shard, settings.shards), found)
     return found
@@ -129,6 +130,7 @@ def _dpp(question: _Question) -> Selection:
             settings.shards,
             question.processes,
             question.kept,
+            torch.get_num_threads(),
         )
     return select_dpp(
         question.pool_embeddings,

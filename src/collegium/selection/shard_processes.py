@@ -44,12 +44,14 @@ def select_in_shards(
     num_shards: int,
     processes: int | None = None,
     kept: Path | None = None,
+    threads: int = 1,
 ) -> Selection:
     """Select from every shard and merge; the number of processes changes nothing but the time.
 
     Args:
         features, log_relevance, size, ridge, content_hashes: see `select_dpp`.
         processes: most to start; None = as many as there are CPUs, where the work is worth it.
+        threads: of this process, for shards that it selects from itself, and for the merge.
         kept: folder of finished shards: those found there are not run again, new ones are added at once.
 
     Raises:
@@ -71,12 +73,14 @@ def select_in_shards(
     at_once = min(len(tasks), processes or ((os.cpu_count() or 1) if work > WORTHWHILE else 1))
     source = _source(features)
     with progress_bar("select by shard", len(tasks)) as bar:
-        for shard in _here(tasks, features) if source is None or at_once < 2 else _elsewhere(tasks, source, at_once):
+        for shard in (
+            _here(tasks, features, threads) if source is None or at_once < 2 else _elsewhere(tasks, source, at_once)
+        ):
             if kept is not None:
                 write_shard(shard_path(kept, shard.shard, num_shards), shard)
             found.append(shard)
             bar.advance()
-    return merge_selections(found)
+    return merge_selections(found, threads)
 
 
 def shard_path(kept: Path, shard: int, num_shards: int) -> Path:
@@ -92,8 +96,8 @@ class _Task:
     log_relevance: Weights  # of the rows, as are the hashes
     content_hashes: list[str] | None
 
-    def run(self, features: Embeddings) -> ShardSelection:
-        return answer(self.question, self.shard, self.rows, features, self.log_relevance, self.content_hashes)
+    def run(self, features: Embeddings, threads: int) -> ShardSelection:
+        return answer(self.question, self.shard, self.rows, features, self.log_relevance, self.content_hashes, threads)
 
 
 @dataclass(frozen=True)
@@ -129,9 +133,9 @@ def _kept(kept: Path | None, question: Question, shard: int) -> ShardSelection |
     return found if (found.question, found.shard) == (question, shard) else None
 
 
-def _here(tasks: list[_Task], features: Embeddings) -> Iterator[ShardSelection]:
+def _here(tasks: list[_Task], features: Embeddings, threads: int) -> Iterator[ShardSelection]:
     for task in tasks:
-        yield task.run(features)
+        yield task.run(features, threads)
 
 
 def _elsewhere(tasks: list[_Task], source: _Source, at_once: int) -> Iterator[ShardSelection]:
@@ -163,7 +167,7 @@ def _elsewhere(tasks: list[_Task], source: _Source, at_once: int) -> Iterator[Sh
 def _received(receiver: Connection, process: BaseProcess, task: _Task) -> ShardSelection:
     try:
         result = receiver.recv()
-    except EOFError:
+    except (EOFError, OSError):  # OSError: it ended in the middle of a message
         process.join()
         raise RunError(
             f"The process of shard {task.shard + 1}/{task.question.num_shards} ended without an answer.",
@@ -179,7 +183,7 @@ def _work(sender: Connection, source: _Source, tasks: list[_Task]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the one that started this ends it
     for task in tasks:
         try:
-            result = task.run(source.open())
+            result = task.run(source.open(), threads=1)
         except CollegiumError as error:
             result = error
         except Exception as error:  # whatever it is, it is told once, by the process that waits for the answer

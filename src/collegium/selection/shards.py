@@ -101,12 +101,13 @@ def select_shard(
     content_hashes: list[str] | None,
     shard: int,
     num_shards: int,
+    threads: int = 1,
 ) -> ShardSelection:
     """The picks of one shard, by `select_dpp`; time and memory are those of a pool of n / num_shards items.
 
     Args:
         features, log_relevance, content_hashes: of the whole pool; only the shard's features are read.
-        size, ridge: see `select_dpp`.
+        size, ridge, threads: see `select_dpp`.
         shard: counted from 0.
 
     Raises:
@@ -115,10 +116,10 @@ def select_shard(
     question = ask(features, log_relevance, size, ridge, content_hashes, num_shards)
     rows = shard_rows(len(features), content_hashes, shard, num_shards)
     hashes = content_hashes and [content_hashes[row] for row in rows]
-    return answer(question, shard, rows, features, np.asarray(log_relevance, np.float64)[rows], hashes)
+    return answer(question, shard, rows, features, np.asarray(log_relevance, np.float64)[rows], hashes, threads)
 
 
-def merge_selections(shards: Sequence[ShardSelection]) -> Selection:
+def merge_selections(shards: Sequence[ShardSelection], threads: int = 1) -> Selection:
     """The second round: the better of the greedy on the union of all picks and the best shard's own.
 
     Better is: more items, then the larger log det. Rows are those of the whole pool.
@@ -149,6 +150,7 @@ def merge_selections(shards: Sequence[ShardSelection]) -> Selection:
         question.size,
         question.ridge,
         [value for shard in shards for value in shard.content_hashes or []] if known else None,
+        threads,
     )
     found, log_det, picks, gains = max(
         (len(union.indices), union.log_det, rows[union.indices], union.gains),
@@ -179,6 +181,7 @@ def answer(
     features: Embeddings,
     log_relevance: Weights,
     content_hashes: list[str] | None,
+    threads: int,
 ) -> ShardSelection:
     """The picks among some rows.
 
@@ -192,7 +195,7 @@ def answer(
     is_block = len(rows) > 0 and bool((np.diff(rows) == 1).all())  # as in every pool artifact: nothing is copied
     part = features[rows[0] : rows[-1] + 1] if is_block else features[rows]
     try:
-        selection = select_dpp(part, log_relevance, question.size, question.ridge, content_hashes)
+        selection = select_dpp(part, log_relevance, question.size, question.ridge, content_hashes, threads)
     except InputError as error:
         first = f", whose first row is row {rows[0]} of the pool" if len(rows) else ""
         raise InputError(
