@@ -11,7 +11,7 @@ import torch
 
 from collegium.core.load_recipe import load_recipe
 from collegium.core.recipe import Recipe, RouterSettings
-from collegium.evaluation.routing import route_texts
+from collegium.evaluation.routing import RoutedTokens
 from collegium.flow.simulate import simulate
 from collegium.models.encoder import Encoder, embed_texts
 from collegium.models.seed_model import load_seed_model
@@ -90,6 +90,7 @@ def test_the_unified_model_loads_with_transformers_alone_and_answers_the_same(ru
     assert finished.returncode == 0, finished.stderr
     alone = json.loads(finished.stdout.splitlines()[-1])
     unified = read_unified(run / "model")
-    np.testing.assert_allclose(alone["embeddings"], embed_texts(unified.encoder, TEXTS), atol=1e-5)
-    (tokens,) = route_texts(unified.encoder, TEXTS, 8)[1].values()
+    watch = RoutedTokens(unified.encoder, len(TEXTS))
+    np.testing.assert_allclose(alone["embeddings"], embed_texts(unified.encoder, TEXTS, 8, watch), atol=1e-5)
+    (tokens,) = watch.tokens.values()
     assert alone["experts"] == tokens.argmax(axis=1).tolist()

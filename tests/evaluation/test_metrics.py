@@ -7,11 +7,12 @@ import torch
 from collegium.core.errors import DataError
 from collegium.data.examples import Examples
 from collegium.evaluation.evaluate import Correct, Domain, accuracies, evaluate, grade, make_domain
-from collegium.models.encoder import embed_texts
 from collegium.models.tasks import ClassSet, class_set
 
+DOMAINS = {"farm": ("a {label}", ["cow", "wheat"]), "port": ("the {label}", ["hull", "wave"])}
+
 NAMES = (("farm", "animal"), ("farm", "plant"), ("port", "ship"), (":pool", "thing"))
-CLASSES = ClassSet(NAMES, torch.eye(4))
+CLASSES = ClassSet(NAMES, torch.eye(4), 1.0)
 
 
 def answers(*rows, domain="farm", targets):
@@ -45,13 +46,15 @@ def test_the_mean_counts_domains_alike_whatever_their_size():
 
 
 def test_evaluate_answers_with_the_closest_class(seed):
-    classes = class_set(seed, {"farm": ("a {label}", ["cow", "wheat"]), "port": ("the {label}", ["hull", "wave"])})
+    classes = class_set(
+        seed, {"farm": ("a {label}", ["cow", "wheat"]), "port": ("the {label}", ["hull", "wave"])}, 20.0
+    )
     texts = ["a cow", "a wheat", "the hull"]
     domains = [Domain("farm", texts, np.array([0, 1, 2]))]
     found = evaluate(seed, domains, classes, batch_size=2)["farm"]
     assert found.told.tolist() == [True, True, False]  # the texts are the classes' own sentences
     assert found.union.tolist() == [True, True, True]
-    by_hand = grade(embed_texts(seed, texts), domains[0], classes)
+    by_hand = grade(classes.logits(seed, texts), domains[0], classes)
     assert by_hand.union.tolist() == found.union.tolist()
 
 

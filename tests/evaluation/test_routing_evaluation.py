@@ -6,10 +6,12 @@ import torch
 
 from collegium.core.recipe import RouterSettings
 from collegium.evaluation.evaluate import Correct, Domain, grade
-from collegium.evaluation.routing import RoutedAnswers, evaluate_routed, route_texts, sequence_routing
+from collegium.evaluation.routing import RoutedAnswers, RoutedTokens, evaluate_routed, sequence_routing
 from collegium.models.encoder import Encoder, embed_texts
 from collegium.models.tasks import class_set
 from collegium.unify.merge import ffn_tensors, unified_model
+
+DOMAINS = {"farm": ("a {label}", ["cow", "wheat"]), "port": ("the {label}", ["hull", "wave"])}
 
 TEXTS = ["the old cow", "a", "hull mast keel sail near far", "tide", "wheat barley oat rye the a", "one two"]
 
@@ -49,7 +51,8 @@ def test_sequence_routing_leaves_out_domains_without_an_expert():
 @pytest.mark.parametrize("experts_per_token", [1, 2])
 def test_tokens_are_counted_without_padding(experts_per_token, unified, seed):
     encoder = unified(experts_per_token=experts_per_token, fallback=True)
-    embeddings, tokens = route_texts(encoder, TEXTS, batch_size=4)
+    watch = RoutedTokens(encoder, len(TEXTS))
+    embeddings, tokens = embed_texts(encoder, TEXTS, 4, watch), watch.tokens
     np.testing.assert_allclose(embeddings, embed_texts(encoder, TEXTS), atol=1e-5)
     lengths = [len(seed.tokenizer(text)["input_ids"]) for text in TEXTS]
     assert list(tokens) == [0, 1, 2]
@@ -58,25 +61,32 @@ def test_tokens_are_counted_without_padding(experts_per_token, unified, seed):
         np.testing.assert_array_equal(counts.sum(axis=1), np.array(lengths) * experts_per_token)
 
 
+def tokens_of(encoder, batch_size):
+    watch = RoutedTokens(encoder, len(TEXTS))
+    embed_texts(encoder, TEXTS, batch_size, watch)
+    return watch.tokens
+
+
 def test_batch_size_changes_no_route(unified):
     encoder = unified()
-    _, alone = route_texts(encoder, TEXTS, batch_size=1)
-    _, together = route_texts(encoder, TEXTS, batch_size=6)
+    alone, together = tokens_of(encoder, batch_size=1), tokens_of(encoder, batch_size=6)
     for layer in alone:
         np.testing.assert_array_equal(alone[layer], together[layer])
 
 
 def test_shares_sum_to_one_and_the_most_used_expert_counts_all_layers(unified, seed):
     encoder = unified()
-    classes = class_set(seed, {"farm": ("a {label}", ["cow", "wheat"]), "port": ("the {label}", ["hull", "wave"])})
+    classes = class_set(
+        seed, {"farm": ("a {label}", ["cow", "wheat"]), "port": ("the {label}", ["hull", "wave"])}, 20.0
+    )
     domain = Domain("farm", TEXTS, np.array([0, 1, 0, 1, 0, 1]))
     answers = evaluate_routed(encoder, [domain], classes, batch_size=4)["farm"]
-    _, tokens = route_texts(encoder, TEXTS, batch_size=4)
+    tokens = tokens_of(encoder, batch_size=4)
     assert {len(shares) for shares in answers.shares.values()} == {2}
     for layer, shares in answers.shares.items():
         assert shares.sum() == pytest.approx(1)
         per_text = tokens[layer] / tokens[layer].sum(axis=1, keepdims=True)
         np.testing.assert_allclose(shares, per_text.mean(axis=0))  # texts count alike, whatever their length
     np.testing.assert_array_equal(answers.used, (tokens[0] + tokens[1] + tokens[2]).argmax(axis=1))
-    expected = grade(embed_texts(encoder, TEXTS), domain, classes)
+    expected = grade(classes.logits(encoder, TEXTS), domain, classes)
     np.testing.assert_array_equal(answers.correct.union, expected.union)

@@ -6,7 +6,7 @@ import torch
 
 from collegium.core.errors import InputError
 from collegium.models.encoder import embed_texts
-from collegium.models.proxy_targets import Targets, as_tensors, label_targets, proxy_targets
+from collegium.models.label_exercises import LabelExercises, Targets, label_targets, proxy_targets
 from collegium.models.tasks import ClassSet, class_set, matching_loss, seed_answers
 
 SCALE = 20.0
@@ -20,11 +20,11 @@ def unit(*shape, random_seed=0):
 def classes_of_two_domains(pool=False):
     names = [("farm", "animal"), ("farm", "plant"), ("port", "ship"), ("port", "sea")]
     names += [(":pool", "thing"), (":pool", "place")] if pool else []
-    return ClassSet(tuple(names), unit(len(names), 8))
+    return ClassSet(tuple(names), unit(len(names), 8), SCALE)
 
 
 def test_classes_are_the_seeds_embeddings_of_the_prompted_names(seed):
-    found = class_set(seed, {"farm": ("a {label}", ["cow", "pig"]), "port": ("the {label}", ["hull"])})
+    found = class_set(seed, {"farm": ("a {label}", ["cow", "pig"]), "port": ("the {label}", ["hull"])}, SCALE)
     assert found.names == (("farm", "cow"), ("farm", "pig"), ("port", "hull"))
     np.testing.assert_allclose(found.embeddings.numpy(), embed_texts(seed, ["a cow", "a pig", "the hull"]), atol=1e-6)
     assert found.of("farm") == [0, 1]
@@ -34,7 +34,7 @@ def test_classes_are_the_seeds_embeddings_of_the_prompted_names(seed):
 
 def test_two_classes_with_the_same_prompted_name_are_refused(seed):
     with pytest.raises(InputError, match="same prompted name 'a cow'") as error:
-        class_set(seed, {"farm": ("a {label}", ["cow", "pig"]), "port": ("{label}", ["a cow"])})
+        class_set(seed, {"farm": ("a {label}", ["cow", "pig"]), "port": ("{label}", ["a cow"])}, SCALE)
     assert "farm" in str(error.value)
     assert "port" in str(error.value)
 
@@ -78,14 +78,14 @@ def test_the_seeds_answers_are_probabilities():
 def test_without_pool_labels_a_proxy_teaches_the_seeds_answer_over_all_classes():
     classes, embeddings = classes_of_two_domains(), unit(3, 8, random_seed=1).numpy()
     for labels, domain in ((None, None), (["thing"] * 3, None)):
-        targets = proxy_targets(embeddings, labels, classes, domain, SCALE)
+        targets = proxy_targets(embeddings, labels, classes, domain)
         np.testing.assert_array_equal(targets.probabilities, seed_answers(embeddings, classes.embeddings, SCALE))
         np.testing.assert_array_equal(targets.allowed, np.ones((3, 4)))
 
 
 def test_without_pool_labels_but_with_classes_of_the_pool_the_seed_answers_among_these():
     classes, embeddings = classes_of_two_domains(pool=True), unit(3, 8, random_seed=1).numpy()
-    targets = proxy_targets(embeddings, None, classes, ":pool", SCALE)
+    targets = proxy_targets(embeddings, None, classes, ":pool")
     answers = seed_answers(embeddings, classes.embeddings[4:], SCALE)
     np.testing.assert_array_equal(targets.probabilities, np.hstack([np.zeros((3, 4)), answers]))
     np.testing.assert_array_equal(targets.allowed, [[0, 0, 0, 0, 1, 1]] * 3)
@@ -93,17 +93,22 @@ def test_without_pool_labels_but_with_classes_of_the_pool_the_seed_answers_among
 
 def test_with_pool_labels_a_proxy_teaches_its_label_among_the_pools_classes():
     classes, embeddings = classes_of_two_domains(pool=True), unit(3, 8, random_seed=1).numpy()
-    targets = proxy_targets(embeddings, ["place", "thing", "place"], classes, ":pool", SCALE)
+    targets = proxy_targets(embeddings, ["place", "thing", "place"], classes, ":pool")
     assert targets.probabilities.argmax(axis=1).tolist() == [5, 4, 5]
     np.testing.assert_array_equal(targets.probabilities.sum(axis=1), np.ones(3))
     np.testing.assert_array_equal(targets.allowed, [[0, 0, 0, 0, 1, 1]] * 3)
 
 
-def test_targets_are_joined_and_picked_by_row():
+def test_exercises_are_joined_and_picked_by_row(seed):
     classes = classes_of_two_domains()
     both = label_targets([0, 1], classes.of("farm"), classes) + label_targets([3], range(4), classes)
     assert isinstance(both, Targets)
     assert len(both) == 3
-    probabilities, allowed = as_tensors(both, [2, 0])
-    assert probabilities.tolist() == [[0, 0, 0, 1], [1, 0, 0, 0]]
-    assert allowed.tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
+    some = LabelExercises(seed, ["the cow", "a pig"], both.take([0, 1]), classes)
+    exercises = some + LabelExercises(seed, ["hull"], both.take([2]), classes)
+    assert exercises.items == ["the cow", "a pig", "hull"]
+    batch = exercises.collate([2, 0])
+    assert batch["targets"].tolist() == [[0, 0, 0, 1], [1, 0, 0, 0]]
+    assert batch["allowed"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
+    assert exercises.take([2, 0]).items == ["hull", "the cow"]
+    assert torch.equal(exercises.take([2, 0]).collate([0, 1])["targets"], batch["targets"])

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 import collegium.models.fit as fit_module
 from collegium.core.errors import RunError
 from collegium.core.recipe import TrainingSettings
-from collegium.models.proxy_targets import label_targets
+from collegium.models.label_exercises import LabelExercises, label_targets
 from collegium.owner.training import train_expert
 from collegium.unify.merge import dense_model, full_expert
 
@@ -30,10 +30,10 @@ def settings(**changes: object) -> TrainingSettings:
 @pytest.fixture
 def train(seed, charter):
     classes = charter.classes(seed)
-    targets = label_targets(LABELS, range(4), classes)
+    exercises = LabelExercises(seed, TEXTS, label_targets(LABELS, range(4), classes), classes)
 
     def run(own: TrainingSettings, layers=(1, 2), checkpoints=None, random_seed=0):
-        return train_expert(seed, TEXTS, targets, classes, own, list(layers), random_seed, checkpoints)
+        return train_expert(seed, exercises, own, list(layers), random_seed, checkpoints)
 
     return run
 
@@ -207,8 +207,8 @@ def test_padding_and_batch_mates_do_not_enter_the_loss(seed, charter, train, mon
     own = settings(epochs=1, batch_size=8, learning_rate=1e-3)
 
     def one(texts):
-        targets = label_targets([0] * len(texts), range(4), classes)
-        return train_expert(seed, texts, targets, classes, own, [1, 2], 0).tensors
+        exercises = LabelExercises(seed, texts, label_targets([0] * len(texts), range(4), classes), classes)
+        return train_expert(seed, exercises, own, [1, 2], 0).tensors
 
     alone, many = one(["the old cow"]), one(["the old cow"] * 8)
     for name in alone:

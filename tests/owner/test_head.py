@@ -14,14 +14,14 @@ from collegium.core.artifacts import read_artifact, writing
 from collegium.core.errors import DataError, InvalidContribution, RecipeError
 from collegium.core.recipe import OwnerRecipe, TrainingSettings
 from collegium.models.encoder import embed_texts
-from collegium.models.proxy_targets import label_targets
+from collegium.models.label_exercises import LabelExercises, label_targets
 from collegium.models.tasks import matching_loss
 from collegium.owner import training
 from collegium.owner.charter import POOL_DOMAIN, write_charter
 from collegium.owner.contribute import contribute, load_private, plan_contribution
 from collegium.owner.contribution import EXPERT, HEAD, LEDGER
+from collegium.owner.exercises import proxy_exercises
 from collegium.owner.head import ANCHORS, head_classes, starting_rows
-from collegium.owner.pool_targets import pool_targets
 from collegium.owner.training import Expert, train_expert
 from collegium.owner.validate import read_contribution
 from collegium.privacy.release_store import ReleaseStore
@@ -79,7 +79,9 @@ def test_a_proxy_teaches_the_seeds_similarities_and_nothing_about_rows(head_char
     rows = torch.nn.functional.normalize(torch.randn(2, seed.dim), dim=1)
     classes = head_classes(head_charter, pool, {"farm": rows})
     items = [3, 50, 90]
-    targets = pool_targets(head_charter, pool, items, classes)
+    exercises = proxy_exercises(head_charter, seed, pool, items, classes)
+    assert isinstance(exercises, LabelExercises)
+    targets = exercises.targets
     anchors = classes.of(POOL_DOMAIN)
     expected = torch.from_numpy(np.asarray(pool.embeddings[items])) @ classes.embeddings[anchors].T
     expected = (head_charter.terms.training.logit_scale * expected).softmax(dim=1)
@@ -136,10 +138,11 @@ def test_a_killed_training_ends_with_the_rows_of_an_undisturbed_one(
     classes = head_classes(head_charter, pool, {"farm": rows})
     texts = ["the old cow", "a hen here", "wheat far", "an oat rye"] * 4
     targets = label_targets([0, 0, 1, 1] * 4, range(len(classes.names)), classes)
+    exercises = LabelExercises(seed, texts, targets, classes)
     settings = TrainingSettings(epochs=2, batch_size=8, learning_rate=1e-2, parameters=parameters, rank=4)
 
     def train(checkpoints: Path | None = None) -> Expert:
-        return train_expert(seed, texts, targets, classes, settings, [1, 2], 0, checkpoints, head_rows=2)
+        return train_expert(seed, exercises, settings, [1, 2], 0, checkpoints, head_rows=2)
 
     undisturbed = train()
     assert undisturbed.head is not None

@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from collegium.core.recipe import JointTuningSettings, RouterSettings, TrainingSettings
-from collegium.models.proxy_targets import Targets
+from collegium.core.recipe import JointTuningSettings, RouterSettings
+from collegium.models import label_exercises
+from collegium.models.label_exercises import LabelExercises, Targets
 from collegium.models.tasks import class_set
 from collegium.unify import joint_tuning
 from collegium.unify.joint_tuning import jointly_tuned
 from collegium.unify.merge import unified_model
 from collegium.unify.proxies import ProxySet
+
+DOMAINS = {"farm": ("a {label}", ["cow", "wheat"]), "port": ("the {label}", ["hull", "wave"])}
 
 TEXTS = ["the old cow", "a pig", "hull mast keel sail near far", "wheat barley oat rye the a", "tide", "one two three"]
 OWNERS = np.array([[1, 0], [1, 0], [0, 1], [1, 1], [0, 1], [1, 0]], dtype=np.float32)
@@ -21,13 +24,13 @@ SETTINGS = JointTuningSettings(epochs=2, batch_size=4, learning_rate=0.01)
 
 @pytest.fixture(scope="module")
 def classes(seed):
-    return class_set(seed, {"farm": ("a {label}", ["cow", "wheat"]), "port": ("the {label}", ["hull", "wave"])})
+    return class_set(seed, DOMAINS, 20.0)
 
 
 @pytest.fixture(scope="module")
-def proxies():
+def proxies(seed, classes):
     answers = np.random.default_rng(0).dirichlet(np.ones(4), size=6).astype(np.float32)
-    return ProxySet(TEXTS, OWNERS, Targets(answers, np.ones_like(answers)))
+    return ProxySet(LabelExercises(seed, TEXTS, Targets(answers, np.ones_like(answers)), classes), OWNERS)
 
 
 @pytest.fixture
@@ -47,9 +50,9 @@ def make_model(seed, make_expert):
 
 
 @pytest.fixture
-def tune(seed, classes, proxies):
+def tune(proxies):
     def run(model, settings=SETTINGS, random_seed=0):
-        return jointly_tuned(model, seed, proxies, classes, settings, TrainingSettings(), random_seed)
+        return jointly_tuned(model, proxies, settings, random_seed)
 
     return run
 
@@ -61,7 +64,7 @@ def changed(before, after):
 
 def without_task_loss(monkeypatch):
     """Joint tuning on the owners' loss alone."""
-    monkeypatch.setattr(joint_tuning, "matching_loss", lambda embeddings, *_: 0.0 * embeddings.sum())
+    monkeypatch.setattr(label_exercises, "matching_loss", lambda embeddings, *_: 0.0 * embeddings.sum())
 
 
 VARIANTS = [
@@ -168,8 +171,8 @@ def test_the_balance_loss_takes_part_only_where_it_has_a_weight(make_model, tune
     assert changed(plain, balanced)
 
 
-def test_case_17_a_model_of_one_owner_can_be_tuned(seed, make_expert, classes, proxies):
+def test_case_17_a_model_of_one_owner_can_be_tuned(seed, make_expert, proxies):
     model = unified_model(seed, {"farm": make_expert()}, [1, 2], RouterSettings())
-    alone = ProxySet(TEXTS, np.ones((6, 1), np.float32), proxies.targets)
-    tuned = jointly_tuned(model, seed, alone, classes, SETTINGS, TrainingSettings(), 0)
+    alone = ProxySet(proxies.exercises, np.ones((6, 1), np.float32))
+    tuned = jointly_tuned(model, alone, SETTINGS, 0)
     assert all(torch.isfinite(parameter).all() for parameter in tuned.parameters())

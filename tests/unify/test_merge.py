@@ -8,7 +8,7 @@ import torch
 
 from collegium.core.recipe import RouterSettings, TrainingSettings
 from collegium.models.encoder import embed_texts
-from collegium.models.proxy_targets import label_targets
+from collegium.models.label_exercises import LabelExercises, label_targets
 from collegium.models.tasks import class_set
 from collegium.owner.training import train_expert
 from collegium.unify.baselines.soup import soup
@@ -142,12 +142,12 @@ def test_lora_factors_are_merged_with_their_scale(seed):
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft's, not ours
 def test_a_merged_lora_expert_is_the_model_that_was_trained(seed):
     pytest.importorskip("peft")
-    classes = class_set(seed, {"farm": ("a {label}", ["cow", "wheat"])})
-    targets = label_targets([0, 1, 1, 0], [0, 1], classes)
+    classes = class_set(seed, {"farm": ("a {label}", ["cow", "wheat"])}, 20.0)
+    exercises = LabelExercises(seed, TEXTS, label_targets([0, 1, 1, 0], [0, 1], classes), classes)
     settings = TrainingSettings(
         parameters="lora", rank=2, lora_alpha=6.0, epochs=3, batch_size=2, learning_rate=0.05, warmup_steps=0
     )
-    expert = train_expert(seed, TEXTS, targets, classes, settings, [1, 2], random_seed=0)
+    expert = train_expert(seed, exercises, settings, [1, 2], random_seed=0)
     merged = dense_model(seed, full_expert(seed, expert.tensors, settings))
     np.testing.assert_allclose(embed_texts(merged, TEXTS), embed_texts(expert.encoder, TEXTS), atol=1e-5)
     assert abs(embed_texts(merged, TEXTS) - embed_texts(seed, TEXTS)).max() > 0.01

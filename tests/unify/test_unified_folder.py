@@ -17,6 +17,8 @@ from collegium.owner.validate import read_contribution
 from collegium.unify.merge import full_expert, unified_model
 from collegium.unify.unified_folder import read_unified, write_unified
 
+DOMAINS = {"farm": ("a {label}", ["cow", "wheat"]), "port": ("the {label}", ["hull", "wave"])}
+
 FACTS = {"joint_tuning": {"kept": False}, "flags": []}
 TEXTS = ["the old cow", "a pig", "hull mast keel sail near far"]
 
@@ -29,7 +31,9 @@ def written(charter, contributions, pool, seed, tmp_path_factory):
     model = unified_model(seed, experts, [1, 2], RouterSettings(fallback=True))
     for router in model.routers.values():
         router.weight.data.normal_(generator=torch.Generator().manual_seed(0))
-    classes = class_set(seed, {"farm": ("a {label}", ["cow", "wheat"]), "port": ("the {label}", ["hull", "wave"])})
+    classes = class_set(
+        seed, {"farm": ("a {label}", ["cow", "wheat"]), "port": ("the {label}", ["hull", "wave"])}, 20.0
+    )
     folder = tmp_path_factory.mktemp("unified") / "model"
     write_unified(folder, model, seed, classes, charter, checked, FACTS)
     return model, classes, folder

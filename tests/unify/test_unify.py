@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from collegium.core.errors import ArtifactError, InvalidContribution, RunError
 from collegium.core.recipe import PoolSettings
 from collegium.models.encoder import embed_texts
-from collegium.models.proxy_targets import Targets
+from collegium.models.exercises import Exercises
 from collegium.owner.charter import write_charter
 from collegium.selection.pool import build_pool
 from collegium.unify import judge, unified_folder
@@ -360,13 +360,24 @@ def test_an_expert_is_flagged_when_it_agrees_no_better_than_chance(answers, flag
         "constant": np.zeros(40, int),
         "shuffled": np.roll(right, 1),
     }[answers]
-    one_hot = np.eye(4, dtype=np.float32)[right]
-    held_out = ProxySet(["text"] * 40, np.ones((40, 1), np.float32), Targets(one_hot, np.ones_like(one_hot)))
+
+    class Answered(Exercises):
+        items = ["text"] * 40
+
+        def take(self, rows):
+            return self
+
+        def answers(self, model):
+            assert model == "expert"
+            return given, right
+
+        __add__ = collate = loss = None
+
+    held_out = ProxySet(Answered(), np.ones((40, 1), np.float32))
     ingredients = object.__new__(Ingredients)  # only what is looked at
-    for name, value in {"experts": {"farm": {}}, "held_out": held_out, "seed": "seed", "classes": None}.items():
+    for name, value in {"experts": {"farm": {}}, "held_out": held_out, "seed": "seed"}.items():
         object.__setattr__(ingredients, name, value)
-    monkeypatch.setattr(judge, "dense_model", lambda *_: "expert")
-    monkeypatch.setattr(judge, "proxy_answers", lambda *_: given)
+    monkeypatch.setattr(judge, "dense_model", lambda *_: SimpleNamespace(model="expert"))
     assert bool(judge.flag_experts(ingredients)) == flagged
 
 

@@ -7,7 +7,16 @@ overrides any value. The description of a field is its help. `ridge` is the λ o
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+Task = Literal["label-matching", "label-head", "causal-choice", "causal-text"]
+CAUSAL: tuple[Task, ...] = ("causal-choice", "causal-text")  # tasks of decoders with their head
+DEFAULT_PROMPTS: dict[Task, str] = {
+    "label-matching": "{label}",
+    "label-head": "{label}",
+    "causal-choice": "{text}\nAnswer: {label}",
+    "causal-text": "{text}",
+}
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")]
 Label = Annotated[str, StringConstraints(min_length=1, max_length=200, strip_whitespace=True)]
@@ -45,14 +54,10 @@ class PoolSettings(Settings):
     limit: int | None = Field(default=None, ge=1, description="most items, drawn by random_seed; null = all")
     prompt: str | None = Field(
         default=None,
-        description="prompt of the pool's own class names, with {label}; proxies are then trained on the pool's "
-        "own labels. null = proxies are trained to keep the seed's answers (distillation)",
+        description="prompt of the pool's own class names, with {label}; of a decoder's pool {text} and behind it "
+        "{label}, which is then an answer. Proxies are then trained on the pool's own labels or answers; null: they "
+        "are trained to keep the seed's answers (distillation)",
     )
-
-    @field_validator("prompt")
-    @classmethod
-    def _has_label(cls, prompt: str | None) -> str | None:
-        return _with_label(prompt)
 
 
 DataSource = str | dict[Literal["train", "validation", "test"], str]
@@ -72,17 +77,16 @@ class OwnerSettings(Settings):
     )
     columns: Columns = Columns()
     limits: Limits = Limits()
-    prompt: str = Field(default="{label}", description="sentence around a class name, with {label}")
+    prompt: str | None = Field(
+        default=None,
+        description="sentence around a class name, with {label}; of a decoder's owner the whole prompt, with {text} "
+        "and at its end {label}, the answer. null = {label}, or {text} and in the next line Answer: {label}",
+    )
     labels: list[Label] | None = Field(
         default=None, min_length=2, description="class names; null = read from the training data (simulation)"
     )
     publish_labels: bool = Field(default=True, description="false = the class names stay out of the charter")
     privacy: OwnerPrivacy = OwnerPrivacy()
-
-    @field_validator("prompt")
-    @classmethod
-    def _has_label(cls, prompt: str) -> str | None:
-        return _with_label(prompt)
 
 
 class OwnerRecipe(Settings):
@@ -264,10 +268,11 @@ class PrivacySettings(Settings):
 class Agreement(Settings):
     """What every participant must agree on: the settings part of the charter."""
 
-    task: Literal["label-matching", "label-head"] = Field(
+    task: Task = Field(
         default="label-matching",
         description="label-matching = the class whose prompted name is closest to the text's embedding wins; "
-        "label-head = a row for each class, trained by the label's owner and part of the contribution (pictures)",
+        "label-head = a row for each class, trained by the label's owner and part of the contribution (pictures); "
+        "causal-choice = of a decoder, the answer with the highest likelihood wins; causal-text = language modelling",
     )
     max_length: int | None = Field(default=None, ge=8, description="tokens kept of a text; null = the seed model's own")
     selection: SelectionSettings = SelectionSettings()
@@ -290,14 +295,42 @@ class Recipe(Agreement):
     owners: dict[Name, OwnerSettings] = Field(min_length=1)
     evaluation: EvaluationSettings = EvaluationSettings()
 
+    @model_validator(mode="after")
+    def _prompts_fit_the_task(self) -> "Recipe":
+        for where, prompt in [
+            ("pool.prompt", self.pool.prompt),
+            *((f"owners.{name}.prompt", owner.prompt) for name, owner in self.owners.items()),
+        ]:
+            if prompt is not None:
+                check_prompt(where, prompt, self.task)
+        return self
+
+    def prompt_of(self, owner: str) -> str:
+        return self.owners[owner].prompt or DEFAULT_PROMPTS[self.task]
+
     @property
     def agreement(self) -> Agreement:
         return Agreement(**{name: getattr(self, name) for name in Agreement.model_fields})
 
 
-def _with_label(prompt: str | None) -> str | None:
-    if prompt is not None and "{label}" not in prompt:
-        raise ValueError(f"a prompt must contain {{label}}, got {prompt!r}")
-    if prompt is not None and ("{" in prompt.replace("{label}", "") or "}" in prompt.replace("{label}", "")):
-        raise ValueError(f"a prompt may hold no braces but {{label}}, got {prompt!r}")
-    return prompt
+def check_prompt(where: str, prompt: str, task: Task) -> None:
+    """Refuse a prompt without the fields of its task, or with others.
+
+    Raises:
+        ValueError: naming `where` it stands.
+    """
+    if task == "causal-text" and where != "pool.prompt":
+        raise ValueError(f"{where}: a text is learnt as it is with task: causal-text; leave the prompt out")
+    rest = prompt.replace("{label}", "", 1)
+    if "{label}" not in prompt:
+        raise ValueError(f"{where} must contain {{label}}, got {prompt!r}")
+    if task in CAUSAL:
+        if "{text}" not in rest or not prompt.endswith("{label}"):
+            raise ValueError(
+                f"{where} must contain {{text}} and end with {{label}}, the answer; got {prompt!r}, expected something "
+                f"like {DEFAULT_PROMPTS['causal-choice']!r}"
+            )
+        rest = rest.replace("{text}", "", 1)
+    if "{" in rest or "}" in rest:
+        allowed = "{text} and {label}" if task in CAUSAL else "{label}"
+        raise ValueError(f"{where} may hold no braces but {allowed}, each once; got {prompt!r}")

@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float32, Int
 
 from collegium.core.errors import DataError
 from collegium.data.examples import Examples
 from collegium.data.items import Item
-from collegium.models.encoder import Encoder, embed_texts
-from collegium.models.tasks import ClassSet
+from collegium.models.encoder import Encoder
+from collegium.models.tasks import Classes
 
 
 @dataclass(frozen=True)
@@ -47,18 +46,19 @@ class Correct:
     union: Bool[np.ndarray, " items"]
 
 
-def evaluate(encoder: Encoder, domains: Sequence[Domain], classes: ClassSet, batch_size: int) -> dict[str, Correct]:
+def evaluate(encoder: Encoder, domains: Sequence[Domain], classes: Classes, batch_size: int) -> dict[str, Correct]:
     """Answer every text of every domain; domain → which answers were right."""
-    return {domain.name: grade(embed_texts(encoder, domain.texts, batch_size), domain, classes) for domain in domains}
+    return {
+        domain.name: grade(classes.logits(encoder, domain.texts, batch_size), domain, classes) for domain in domains
+    }
 
 
-def grade(embeddings: Float32[np.ndarray, "items dim"], domain: Domain, classes: ClassSet) -> Correct:
-    """Compare the closest class with the true one."""
-    scores = (torch.from_numpy(embeddings) @ classes.embeddings.T).numpy()
+def grade(logits: Float32[np.ndarray, "items classes"], domain: Domain, classes: Classes) -> Correct:
+    """Compare the best class with the true one."""
     competing = classes.of(domain.name)
-    told = np.asarray(competing)[scores[:, competing].argmax(axis=1)]
+    told = np.asarray(competing)[logits[:, competing].argmax(axis=1)]
     every = [index for index, (name, _) in enumerate(classes.names) if not name.startswith(":")]
-    union = np.asarray(every)[scores[:, every].argmax(axis=1)]
+    union = np.asarray(every)[logits[:, every].argmax(axis=1)]
     return Correct(told=told == domain.targets, union=union == domain.targets)
 
 
@@ -72,7 +72,7 @@ def accuracies(correct: Mapping[str, Correct]) -> Accuracies:
     )
 
 
-def make_domain(name: str, examples: Examples, classes: ClassSet) -> Domain:
+def make_domain(name: str, examples: Examples, classes: Classes) -> Domain:
     """A domain with its targets.
 
     Raises:

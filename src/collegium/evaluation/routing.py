@@ -7,10 +7,11 @@ import numpy as np
 import torch
 from jaxtyping import Float64, Int
 
-from collegium.data.items import Item
+from collegium.core.shapes import TokenMask
 from collegium.evaluation.evaluate import Correct, Domain, grade
-from collegium.models.encoder import Encoder, batches_by_length, pool_tokens, token_mask
-from collegium.models.tasks import ClassSet
+from collegium.models.encoder import Encoder
+from collegium.models.tasks import Classes
+from collegium.moe.router import Routing
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class RoutedAnswers:
 
 
 def evaluate_routed(
-    encoder: Encoder, domains: Sequence[Domain], classes: ClassSet, batch_size: int
+    encoder: Encoder, domains: Sequence[Domain], classes: Classes, batch_size: int
 ) -> dict[str, RoutedAnswers]:
     """Answer every text with a unified model and record the routing; domain → answers."""
     return {domain.name: _route(encoder, domain, classes, batch_size) for domain in domains}
@@ -40,29 +41,30 @@ def sequence_routing(answers: dict[str, RoutedAnswers], experts: Sequence[str]) 
     return float(np.mean(rates)) if rates else None
 
 
-def route_texts(encoder: Encoder, texts: Sequence[Item], batch_size: int) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-    """Embeddings of the texts, and layer → tokens that each expert got for each text; [items, experts]."""
-    num_experts = next(iter(encoder.model.routers.values())).weight.shape[0]
-    embeddings = np.empty((len(texts), encoder.model.config.hidden_size), dtype=np.float32)
-    tokens = {layer: np.zeros((len(texts), num_experts)) for layer in encoder.model.routers}
-    with torch.inference_mode():
-        for rows, inputs in batches_by_length(encoder, texts, batch_size):
-            output = encoder.model(**inputs, output_routing=True)
-            mask = token_mask(inputs, output.last_hidden_state)
-            embeddings[rows] = pool_tokens(output.last_hidden_state, mask, encoder.pooling).cpu().numpy()
-            for layer, routing in output.routings.items():
-                chosen = torch.nn.functional.one_hot(routing.experts, num_experts).sum(
-                    dim=2
-                )  # [items, tokens, experts]
-                tokens[layer][rows] = (chosen * mask.unsqueeze(-1)).sum(dim=1).cpu().numpy()
-    return embeddings, tokens
+class RoutedTokens:
+    """Counts, batch by batch, how many tokens of each item every expert got at every layer (a `Watch`).
+
+    Attributes:
+        tokens: layer → [items, experts].
+    """
+
+    def __init__(self, encoder: Encoder, num_items: int):
+        self.num_experts = next(iter(encoder.model.routers.values())).weight.shape[0]
+        self.tokens = {layer: np.zeros((num_items, self.num_experts)) for layer in encoder.model.routers}
+
+    def __call__(self, rows: list[int], routings: dict[int, Routing], mask: TokenMask) -> None:
+        for layer, routing in routings.items():
+            chosen = torch.nn.functional.one_hot(routing.experts, self.num_experts).sum(dim=2)
+            self.tokens[layer][rows] = (chosen * mask.unsqueeze(-1)).sum(dim=1).cpu().numpy()
+
+    def totals(self) -> Float64[np.ndarray, "items experts"]:
+        """Over all layers."""
+        return np.sum(list(self.tokens.values()), axis=0)
 
 
-def _route(encoder: Encoder, domain: Domain, classes: ClassSet, batch_size: int) -> RoutedAnswers:
-    embeddings, tokens = route_texts(encoder, domain.texts, batch_size)
-    shares = {}
-    for layer, counts in tokens.items():
-        rates = counts / counts.sum(axis=1, keepdims=True)
-        shares[layer] = rates.mean(axis=0)
-    used = np.sum(list(tokens.values()), axis=0).argmax(axis=1)
-    return RoutedAnswers(grade(embeddings, domain, classes), shares, used)
+def _route(encoder: Encoder, domain: Domain, classes: Classes, batch_size: int) -> RoutedAnswers:
+    watch = RoutedTokens(encoder, len(domain.texts))
+    correct = grade(classes.logits(encoder, domain.texts, batch_size, watch), domain, classes)
+    rates = {layer: counts / counts.sum(axis=1, keepdims=True) for layer, counts in watch.tokens.items()}
+    shares = {layer: rate.mean(axis=0) for layer, rate in rates.items()}
+    return RoutedAnswers(correct, shares, watch.totals().argmax(axis=1))

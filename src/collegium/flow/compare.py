@@ -16,7 +16,7 @@ from collegium.evaluation.routing import evaluate_routed
 from collegium.flow.evaluate_model import describe_routing
 from collegium.models.encoder import embed_texts
 from collegium.models.seed_model import SeedModel
-from collegium.models.tasks import ClassSet
+from collegium.models.tasks import Classes
 from collegium.owner.charter import Charter
 from collegium.owner.head import head_classes, starting_rows
 from collegium.owner.validate import read_contribution
@@ -79,10 +79,10 @@ def compare_methods(
 
 
 def _seed_classes(
-    charter: Charter, seed: SeedModel, pool: Pool, splits: Mapping[str, Splits], classes: ClassSet
-) -> ClassSet:
+    charter: Charter, seed: SeedModel, pool: Pool, splits: Mapping[str, Splits], classes: Classes
+) -> Classes:
     """What the seed answers by: the classes of all methods; with a head, the rows from which owners started."""
-    if charter.terms.task == "label-matching":
+    if charter.terms.task != "label-head":
         return classes
     heads = {}
     for name in dict.fromkeys(owner for owner, _ in classes.public().names):
@@ -98,7 +98,7 @@ def _splits(recipe: Recipe, name: str) -> Splits:
 
 
 def _unified(
-    path: Path, domains: Sequence[Domain], classes: ClassSet, batch_size: int
+    path: Path, domains: Sequence[Domain], classes: Classes, batch_size: int
 ) -> tuple[dict[str, Any], dict[str, Correct]]:
     unified = read_unified(path)
     answers = evaluate_routed(unified.encoder, domains, classes, batch_size)

@@ -6,14 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from collegium.core.recipe import OwnerRecipe
+from collegium.core.recipe import DEFAULT_PROMPTS, OwnerRecipe
 from collegium.data.examples import Examples, load_splits
 from collegium.evaluation.evaluate import Domain, accuracies, make_domain
 from collegium.evaluation.routing import RoutedAnswers, evaluate_routed, sequence_routing
+from collegium.models.choices import Choices
 from collegium.models.seed_model import load_seed_model
-from collegium.models.tasks import ClassSet, class_set
+from collegium.models.tasks import Classes, class_set
 from collegium.unify.unified_folder import UnifiedModel, read_unified
 
 BATCH_SIZE = 64
@@ -66,16 +65,19 @@ def describe_routing(answers: dict[str, RoutedAnswers], experts: Sequence[str]) 
     }
 
 
-def _with_private_names(unified: UnifiedModel, names: dict[str, list[str]], seed_model: str | None) -> ClassSet:
+def _with_private_names(unified: UnifiedModel, names: dict[str, list[str]], seed_model: str | None) -> Classes:
     """The model's classes, and those of owners who kept theirs out of the charter."""
-    known = unified.classes
+    known, prompts = unified.classes, unified.facts["prompts"]
     missing = [name for name in names if name not in known.domains]
+    prompts = {name: prompts.get(name, DEFAULT_PROMPTS[unified.facts["task"]]) for name in missing}
+    if isinstance(known, Choices):
+        hidden = tuple((name, label) for name in missing for label in names[name])
+        return known + Choices(hidden, {name: prompts[name] for name in missing})
     if not missing or seed_model is None:
         return known
     seed = load_seed_model(seed_model, unified.facts["max_length"])
-    prompts = unified.facts["prompts"]
-    extra = class_set(seed, {name: (prompts.get(name, "{label}"), names[name]) for name in missing})
-    return ClassSet(known.names + extra.names, torch.cat([known.embeddings, extra.embeddings]))
+    domains = {name: (prompts[name], names[name]) for name in missing}
+    return known + class_set(seed, domains, unified.facts["logit_scale"])
 
 
 def _total(domains: Sequence[Domain]) -> int:

@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from collegium.core.errors import InputError
 from collegium.data.items import Item
-from collegium.evaluation.routing import route_texts
+from collegium.evaluation.routing import RoutedTokens
 from collegium.models.encoder import check_modality
 from collegium.unify.unified_folder import UnifiedModel
 
@@ -39,10 +38,10 @@ def predict_items(
         )
     for start in range(0, len(items), CHUNK):
         chunk = items[start : start + CHUNK]
-        embeddings, tokens = route_texts(unified.encoder, chunk, 64)
-        logits = torch.from_numpy(embeddings) @ classes.embeddings[competing].T * unified.facts["logit_scale"]
+        watch = RoutedTokens(unified.encoder, len(chunk))
+        logits = torch.from_numpy(classes.logits(unified.encoder, chunk, 64, watch)[:, competing])
         best = logits.softmax(dim=-1).max(dim=-1)
-        used = np.sum(list(tokens.values()), axis=0)
+        used = watch.totals()
         for row, item in enumerate(chunk):
             owner, label = classes.names[competing[int(best.indices[row])]]
             shares = used[row] / used[row].sum()

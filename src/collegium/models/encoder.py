@@ -4,7 +4,7 @@ A batch-mate, padding or its side never changes an embedding (to float precision
 first token, and means are masked. Cost: O(texts · tokens), memory of one batch.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,11 +13,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from collegium.core.errors import DataError, InputError, RunError
+from collegium.core.errors import DataError, RunError
 from collegium.core.shapes import TokenMask
 from collegium.data.items import Item, Modality, modality_of
 from collegium.models.pixels import pixel_values, reads_pictures
 from collegium.moe.architectures import first_position
+from collegium.moe.router import Routing
+
+Watch = Callable[[list[int], dict[int, Routing], TokenMask], None]  # rows of a batch, layer → routing, mask
 
 CHUNK = 4096  # items whose token ids are held at a time
 MODEL_INPUTS = ("input_ids", "attention_mask", "position_ids", "pixel_values")
@@ -45,7 +48,7 @@ class Encoder:
 
     def embed(self, inputs: dict[str, Tensor]) -> Float[Tensor, "items dim"]:
         """Unit-norm embeddings of a tokenised batch, with gradient where it is enabled."""
-        hidden = self.model(**inputs).last_hidden_state
+        hidden = self.model.base_model(**inputs).last_hidden_state  # without a decoder's head
         return pool_tokens(hidden, token_mask(inputs, hidden), self.pooling)
 
     def tokenise(self, texts: Sequence[Item]) -> dict[str, Tensor]:
@@ -68,16 +71,8 @@ def check_modality(encoder: Encoder, items: Sequence[Item], whose: str) -> None:
         whose: what they are of, for the message.
 
     Raises:
-        InputError: a decoder with its head, which gives no embeddings.
         DataError: texts for a model that reads pictures, or pictures for one that reads texts.
     """
-    if encoder.model.base_model is not encoder.model:
-        raise InputError(
-            "The model has a head for language modelling, which no task here trains yet.",
-            got=type(encoder.model).__name__,
-            expected="an encoder, a vision model, or a decoder saved without its head",
-            do="`collegium merge` makes a mixture of decoders that are fine-tuned already",
-        )
     if len(items) and modality_of(items) != encoder.modality:
         raise DataError(
             f"The model does not read the data of the {whose}.",
@@ -98,8 +93,13 @@ def token_mask(batch: dict[str, Tensor], hidden: Float[Tensor, "items tokens dim
     return torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device) if mask is None else mask
 
 
-def embed_texts(encoder: Encoder, texts: Sequence[Item], batch_size: int = 64) -> Float[np.ndarray, "items dim"]:
+def embed_texts(
+    encoder: Encoder, texts: Sequence[Item], batch_size: int = 64, watch: Watch | None = None
+) -> Float[np.ndarray, "items dim"]:
     """Unit-norm float32 embeddings of all texts or pictures, in their order.
+
+    Args:
+        watch: is told the routing of every batch of a unified model.
 
     Raises:
         RunError: the model gives a non-finite embedding.
@@ -107,7 +107,13 @@ def embed_texts(encoder: Encoder, texts: Sequence[Item], batch_size: int = 64) -
     embeddings = np.empty((len(texts), encoder.model.config.hidden_size), dtype=np.float32)
     with torch.inference_mode():
         for rows, inputs in batches_by_length(encoder, texts, batch_size):
-            embeddings[rows] = encoder.embed(inputs).float().cpu().numpy()
+            if watch is None:
+                embeddings[rows] = encoder.embed(inputs).float().cpu().numpy()
+                continue
+            output = encoder.model(**inputs, output_routing=True)
+            mask = token_mask(inputs, output.last_hidden_state)
+            embeddings[rows] = pool_tokens(output.last_hidden_state, mask, encoder.pooling).cpu().numpy()
+            watch(rows, output.routings, mask)
     if not np.isfinite(embeddings).all():
         row = int(np.flatnonzero(~np.isfinite(embeddings).all(axis=1))[0])
         raise RunError(

@@ -38,6 +38,11 @@ class SeedModel(Encoder):
         return len(layers_of(self.model, self.architecture))
 
     @property
+    def has_head(self) -> bool:
+        """Whether it is a decoder with its head for language modelling."""
+        return self.model.base_model is not self.model
+
+    @property
     def dim(self) -> int:
         return self.model.config.hidden_size
 
@@ -63,7 +68,7 @@ def load_seed_model(reference: str, max_length: int | None = None) -> SeedModel:
             expected=f"one of {', '.join(sorted(ARCHITECTURES))}",
         )
     try:
-        model, loading = _auto_class(config).from_pretrained(
+        model, loading = auto_class(config).from_pretrained(
             folder,
             trust_remote_code=False,
             use_safetensors=True,
@@ -102,10 +107,11 @@ def load_tokenizer(folder: str | Path, model: Any) -> Any:
     return tokenizer
 
 
-def _auto_class(config: Any) -> Any:
-    """A decoder keeps its language-modelling head where the folder has one."""
+def auto_class(config: Any) -> Any:
+    """The class that loads a seed or a unified model: a decoder keeps its head where the folder has one."""
     has_head = any(name.endswith("ForCausalLM") for name in config.architectures or [])
-    return AutoModelForCausalLM if has_head and ARCHITECTURES[config.model_type].kind == "decoder" else AutoModel
+    family = getattr(config, "seed_model_type", config.model_type)
+    return AutoModelForCausalLM if has_head and ARCHITECTURES[family].kind == "decoder" else AutoModel
 
 
 def _complete(model: Any, reference: str, missing: Iterable[str]) -> None:

@@ -14,9 +14,10 @@ from pydantic import Field, ValidationError
 
 from collegium.core.artifacts import Artifact, canonical_json, read_artifact, writing
 from collegium.core.errors import ArtifactError, IncompatibleSeedModel, RecipeError
-from collegium.core.recipe import Agreement, Label, Name, Recipe, Settings
+from collegium.core.recipe import CAUSAL, Agreement, Label, Name, Recipe, Settings
+from collegium.models.choices import Choices
 from collegium.models.seed_model import SeedModel
-from collegium.models.tasks import ClassSet, class_set
+from collegium.models.tasks import Classes, class_set
 from collegium.moe.architectures import CONTEXTS
 from collegium.selection.pool import Pool
 
@@ -25,7 +26,7 @@ POOL_DOMAIN = ":pool"  # no owner can have this name
 
 
 class OwnerEntry(Settings):
-    prompt: str = Field(description="sentence around a class name, with {label}")
+    prompt: str = Field(description="sentence around a class name, with {label}; of a decoder, the whole prompt")
     labels: list[Label] | None = Field(description="class names; null = the owner keeps them private")
 
 
@@ -68,13 +69,16 @@ class Charter:
         router = self.terms.router
         return list(range(router.decide_layer if router.decide == "once" else 0, num_layers))
 
-    def classes(self, seed: SeedModel, hidden: Mapping[str, Sequence[str]] | None = None) -> ClassSet:
+    def classes(self, seed: SeedModel, hidden: Mapping[str, Sequence[str]] | None = None) -> Classes:
         """The class names that compete: the published ones and, where known here, `hidden` ones of an owner."""
         labels = {name: entry.labels or (hidden or {}).get(name) for name, entry in self.terms.owners.items()}
         domains = {name: (self.terms.owners[name].prompt, found) for name, found in labels.items() if found}
+        if self.terms.task in CAUSAL:
+            names = tuple((name, label) for name, (_, own) in domains.items() for label in own)
+            return Choices(names, {name: prompt for name, (prompt, _) in domains.items()})
         if self.terms.pool_prompt is not None:
             domains[POOL_DOMAIN] = (self.terms.pool_prompt, self.terms.pool_labels)
-        return class_set(seed, domains)
+        return class_set(seed, domains, self.terms.training.logit_scale)
 
     @property
     def pool_domain(self) -> str | None:
@@ -116,12 +120,13 @@ def write_charter(
         )
     owners = {}
     for name, owner in recipe.owners.items():
-        if owner.publish_labels and not labels.get(name):
+        publishes = owner.publish_labels and recipe.task != "causal-text"
+        if publishes and not labels.get(name):
             raise RecipeError(
                 f"owners.{name}.labels: the class names are not known.",
                 do="list them, or set publish_labels: false for an owner who keeps them private",
             )
-        owners[name] = OwnerEntry(prompt=owner.prompt, labels=list(labels[name]) if owner.publish_labels else None)
+        owners[name] = OwnerEntry(prompt=recipe.prompt_of(name), labels=list(labels[name]) if publishes else None)
     terms = Terms(
         **recipe.agreement.model_dump(exclude={"max_length"}),
         max_length=seed.max_length,
@@ -130,7 +135,7 @@ def write_charter(
         pool=pool.artifact.sha256,
         owners=owners,
         pool_prompt=pool.prompt,
-        pool_labels=pool.labels if pool.prompt else [],
+        pool_labels=pool.labels if pool.prompt and recipe.task not in CAUSAL else [],
     )
     inputs = {"seed_model": seed.fingerprint, "pool": pool.artifact.sha256}
     with writing(path, "charter", inputs, {"project": recipe.project}) as folder:
@@ -139,11 +144,19 @@ def write_charter(
 
 
 def _check_task(recipe: Recipe, seed: SeedModel, pool: Pool) -> None:
-    if recipe.task == "label-matching":
-        if seed.modality == "image":
-            raise RecipeError(
-                "The seed model reads no class names.", got=f"task {recipe.task}", expected="task: label-head"
-            )
+    if seed.has_head != (recipe.task in CAUSAL):
+        raise RecipeError(
+            f"task: {recipe.task} does not fit the seed model.",
+            got="a decoder with its head for language modelling" if seed.has_head else "a model without such a head",
+            expected=" or ".join(f"task: {task}" for task in CAUSAL)
+            if seed.has_head
+            else f"a decoder saved with its head (…ForCausalLM) for task: {recipe.task}",
+        )
+    if recipe.task == "label-matching" and seed.modality == "image":
+        raise RecipeError(
+            "The seed model reads no class names.", got=f"task {recipe.task}", expected="task: label-head"
+        )
+    if recipe.task != "label-head":
         return
     silent = [name for name, owner in recipe.owners.items() if not owner.publish_labels]
     if silent:

@@ -19,13 +19,13 @@ from collegium.core.progress import say
 from collegium.core.random_streams import stream_seed
 from collegium.core.recipe import OwnerRecipe
 from collegium.data.examples import Examples
-from collegium.data.items import Item, as_json, normalised
+from collegium.data.items import as_json, normalised
 from collegium.models.encoder import check_modality, embed_texts
+from collegium.models.exercises import Exercises
 from collegium.models.ffn_inputs import norm_bound
-from collegium.models.proxy_targets import Targets, label_targets
 from collegium.models.seed_model import SeedModel
-from collegium.models.tasks import ClassSet
-from collegium.owner.charter import POOL_DOMAIN, Charter, check_pool, check_seed
+from collegium.models.tasks import Classes
+from collegium.owner.charter import Charter, check_pool, check_seed
 from collegium.owner.choose_proxies import choose_proxies
 from collegium.owner.contribution import (
     CARD,
@@ -38,8 +38,8 @@ from collegium.owner.contribution import (
     safetensors_bytes,
     write_contribution,
 )
+from collegium.owner.exercises import private_exercises, proxy_exercises
 from collegium.owner.head import head_classes, starting_rows
-from collegium.owner.pool_targets import pool_targets
 from collegium.owner.private_data import load_private
 from collegium.owner.routing_vectors import routing_vectors
 from collegium.owner.training import train_expert
@@ -113,13 +113,11 @@ def contribute(
         classes = head_classes(charter, pool, {recipe.name: head})
     else:
         classes = charter.classes(seed, hidden={recipe.name: labels})
-    texts, targets = _training_set(charter, recipe.name, private, pool, used, classes)
+    exercises = _training_set(charter, recipe.name, seed, private, pool, used, classes)
     checkpoints = store.folder / f"checkpoints-{identity[:16]}"
     trained_layers = charter.trained_layers(seed.num_layers)
     head_rows = len(labels) if with_head else 0
-    expert = train_expert(
-        seed, texts, targets, classes, terms.training, trained_layers, own_seed, checkpoints, head_rows
-    )
+    expert = train_expert(seed, exercises, terms.training, trained_layers, own_seed, checkpoints, head_rows)
     if terms.router.vectors == "tuned":
         mixed = [*private.texts, *proxies]
         routing = dict(zip(layers, routing_vectors(expert.encoder, seed.architecture, mixed, layers), strict=True))
@@ -166,25 +164,19 @@ def _labels(charter: Charter, owner: str, private: Examples) -> list[str]:
 
 
 def _training_set(
-    charter: Charter, owner: str, private: Examples, pool: Pool, used: Sequence[int], classes: ClassSet
-) -> tuple[list[Item], Targets]:
-    training = charter.terms.training
-    rows = list(used)
-    texts: list[Item] = []
-    parts: list[Targets] = []
-    if training.alignment != "proxy":
-        competing = range(len(classes.names)) if training.labels == "union" else classes.of(owner)
-        if charter.terms.task == "label-matching":  # with a head, the anchors are what own rows compete with
-            competing = [index for index in competing if classes.names[index][0] != POOL_DOMAIN]
-        texts += private.texts
-        parts.append(label_targets([classes.index(owner, label) for label in private.labels or []], competing, classes))
-    if training.alignment != "private":
-        texts += pool.texts(rows)
-        parts.append(pool_targets(charter, pool, rows, classes))
-    targets = parts[0]
-    for part in parts[1:]:
-        targets = targets + part
-    return texts, targets
+    charter: Charter,
+    owner: str,
+    seed: SeedModel,
+    private: Examples,
+    pool: Pool,
+    used: Sequence[int],
+    classes: Classes,
+) -> Exercises:
+    alignment = charter.terms.training.alignment
+    if alignment == "proxy":
+        return proxy_exercises(charter, seed, pool, used, classes)
+    own = private_exercises(charter, owner, seed, private, classes)
+    return own if alignment == "private" else own + proxy_exercises(charter, seed, pool, used, classes)
 
 
 def _remember(

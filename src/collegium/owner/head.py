@@ -41,7 +41,8 @@ def head_classes(charter: Charter, pool: Pool, heads: Mapping[str, Float32[Tenso
     trained = (row for row, value in enumerate(hashes) if not is_held_out(value, charter.terms.held_out_one_in))
     anchors = [row for row, _ in zip(trained, range(ANCHORS), strict=False)]  # lowest hashes: as good as drawn
     rows = [*heads.values(), torch.from_numpy(np.array(pool.embeddings[anchors], np.float32))]
-    return ClassSet((*names, *((POOL_DOMAIN, hashes[row]) for row in anchors)), torch.cat(rows))
+    every = (*names, *((POOL_DOMAIN, hashes[row]) for row in anchors))
+    return ClassSet(every, torch.cat(rows), charter.terms.training.logit_scale)
 
 
 def starting_rows(

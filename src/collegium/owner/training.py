@@ -1,7 +1,7 @@
 """Trains an expert: the FFN sublayers only, on private data and the owner's own proxies (MetaMoE, stage 2).
 
 Every other tensor stays bit-identical to the seed, which is checked. The published code lets the text proxies in
-without their answers; here they are trained on them (`models/proxy_targets.py`).
+without their answers; here they are trained on them (`owner/exercises.py`).
 """
 
 import copy
@@ -16,12 +16,11 @@ from torch import Tensor, nn
 
 from collegium.core.errors import InputError, RunError
 from collegium.core.recipe import TrainingSettings
-from collegium.data.items import Item
-from collegium.models.encoder import model_inputs, pool_tokens, token_mask
+from collegium.models.encoder import model_inputs
+from collegium.models.exercises import Exercises
 from collegium.models.fit import fit
-from collegium.models.proxy_targets import Targets, as_tensors
+from collegium.models.label_exercises import LabelExercises
 from collegium.models.seed_model import SeedModel
-from collegium.models.tasks import ClassSet, matching_loss
 from collegium.moe.architectures import ffn_parameter_names, layers_of
 
 
@@ -42,19 +41,17 @@ class Expert:
 
 def train_expert(
     seed: SeedModel,
-    texts: Sequence[Item],
-    targets: Targets,
-    classes: ClassSet,
+    exercises: Exercises,
     settings: TrainingSettings,
     layers: Sequence[int],
     random_seed: int,
     checkpoints: Path | None = None,
     head_rows: int = 0,
 ) -> Expert:
-    """Fine-tune the FFNs of `layers` on the texts or pictures; the seed itself is left as it is.
+    """Fine-tune the FFNs of `layers` on the exercises; the seed itself is left as it is.
 
     Args:
-        head_rows: the first so many embeddings of `classes` are trained as well (owner/head.py).
+        head_rows: the first so many embeddings of the exercises' classes are trained as well (owner/head.py).
 
     Raises:
         RunError: the loss or a weight became non-finite, or another tensor than an FFN's changed.
@@ -66,24 +63,20 @@ def train_expert(
         for neutral, own in ffn_parameter_names(seed.architecture, model, layer).items()
     }
     trainable, model = _make_trainable(model, names, settings, seed)
-    student = _WithHead(model, classes.embeddings[:head_rows]) if head_rows else model
-
-    def collate(rows: list[int]) -> dict[str, Tensor]:
-        probabilities, allowed = as_tensors(targets, rows)
-        return {**seed.tokenise([texts[row] for row in rows]), "targets": probabilities, "allowed": allowed}
+    student = model
+    if head_rows:
+        assert isinstance(exercises, LabelExercises)
+        student = _WithHead(model, exercises.classes.embeddings[:head_rows])
 
     def loss(module: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        hidden = module(**model_inputs(batch))
-        class_embeddings = classes.embeddings
-        if head_rows:
-            hidden, rows = hidden
-            class_embeddings = torch.cat([rows, class_embeddings[head_rows:].to(rows.device)])
-        hidden = hidden.last_hidden_state
-        embeddings = pool_tokens(hidden, token_mask(batch, hidden), seed.pooling)
-        class_embeddings = class_embeddings.to(embeddings.device)
-        return matching_loss(embeddings, class_embeddings, batch["targets"], batch["allowed"], settings.logit_scale)
+        output = module(**model_inputs(batch))
+        if isinstance(exercises, LabelExercises) and head_rows:
+            output, rows = output
+            return exercises.with_rows(rows).loss(output, batch)
+        return exercises.loss(output, batch)
 
-    fit(student, len(texts), collate, loss, settings, random_seed, "train the expert", checkpoints)
+    description = "train the expert"
+    fit(student, len(exercises), exercises.collate, loss, settings, random_seed, description, checkpoints)
     tensors = {name: parameter.detach().float().cpu().clone() for name, parameter in trainable.items()}
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():

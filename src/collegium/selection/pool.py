@@ -51,7 +51,7 @@ class Pool:
 
     @property
     def labels(self) -> list[str]:
-        """Class names of the pool, sorted; empty where it has none."""
+        """Class names of the pool, sorted; empty where it has none, or answers."""
         return self.artifact.settings["labels"]
 
     @property
@@ -67,7 +67,7 @@ class Pool:
         return [Picture(value) for value in values] if self.modality == "image" else values
 
     def labels_of(self, rows: Sequence[int]) -> list[str] | None:
-        if not self.labels:
+        if not self.labels and not _answers(self.prompt):
             return None
         return self.records["label"].take(pa.array(list(rows), pa.int64())).to_pylist()
 
@@ -106,7 +106,7 @@ def build_pool(path: Path, settings: PoolSettings, seed: SeedModel, random_seed:
     facts = {
         "data": Path(settings.data).name,
         "prompt": settings.prompt,
-        "labels": sorted({label for label in labels if label is not None}),
+        "labels": sorted({label for label in labels if label is not None}) if not _answers(settings.prompt) else [],
         "items": len(hashes),
         "duplicates_removed": len(examples.texts) - len(hashes),
         "max_length": seed.max_length,
@@ -188,6 +188,11 @@ def _hash_of_stranger(item: Item) -> str | None:
         return content_hash(item)
     except ValueError:
         return None
+
+
+def _answers(prompt: str | None) -> bool:
+    """Whether labels are answers to the texts, and no classes that could be listed."""
+    return prompt is not None and "{text}" in prompt
 
 
 def _digest(hashes: Sequence[str], labels: Sequence[str | None]) -> str:

@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from collegium.core.artifacts import Artifact, canonical_json, read_artifact, writing
-from collegium.models.tasks import ClassSet
+from collegium.models.tasks import Classes
 from collegium.unify.merge import DTYPES
-from collegium.unify.unified_folder import CARD, CLASSES, FACTS, KIND, LEDGER, UnifiedModel
+from collegium.unify.unified_folder import CARD, FACTS, KIND, LEDGER, UnifiedModel, write_classes
 
 SECTION = "\n## Changes of membership\n"
 
@@ -27,7 +26,7 @@ def write_changed(
     destination: Path,
     names: Sequence[str],
     state: Mapping[str, Tensor],
-    classes: ClassSet,
+    classes: Classes,
     facts: Mapping[str, Any],
     ledger: Mapping[str, Any],
     inputs: dict[str, str],
@@ -56,7 +55,7 @@ def write_changed(
             name = Path(file).name
             if name in unified.artifact.files:  # loaded and saved, a tokenizer gets settings that it did not have
                 shutil.copyfile(unified.artifact.path / name, folder / name)
-        save_file({"embeddings": classes.embeddings}, folder / CLASSES)
+        write_classes(folder, classes)
         (folder / FACTS).write_bytes(canonical_json(dict(facts)))
         (folder / LEDGER).write_bytes(canonical_json(dict(ledger)))
         (folder / CARD).write_text(f"{card}\n{SECTION}{notes}\n", encoding="utf-8")

@@ -10,25 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from collegium.core.recipe import JointTuningSettings, TrainingSettings
-from collegium.models.encoder import model_inputs, pool_tokens, token_mask
+from collegium.core.recipe import JointTuningSettings
+from collegium.models.encoder import model_inputs
 from collegium.models.fit import fit
-from collegium.models.proxy_targets import as_tensors
-from collegium.models.seed_model import SeedModel
-from collegium.models.tasks import ClassSet, matching_loss
 from collegium.moe.losses import load_balancing_loss, owner_routing_loss
 from collegium.unify.proxies import ProxySet
 
 
-def jointly_tuned(
-    model: Any,
-    seed: SeedModel,
-    proxies: ProxySet,
-    classes: ClassSet,
-    settings: JointTuningSettings,
-    training: TrainingSettings,
-    random_seed: int,
-) -> Any:
+def jointly_tuned(model: Any, proxies: ProxySet, settings: JointTuningSettings, random_seed: int) -> Any:
     """A tuned copy of a unified model; the model itself is left as it is."""
     tuned = copy.deepcopy(model)
     tuned.requires_grad_(False)
@@ -41,22 +30,12 @@ def jointly_tuned(
             parameter.requires_grad_(parameter.requires_grad or _is_owners_expert(name, tuned))
 
     def collate(rows: list[int]) -> dict[str, Tensor]:
-        probabilities, allowed = as_tensors(proxies.targets, rows)
-        owners = torch.from_numpy(proxies.owners[rows])
-        inputs = seed.tokenise([proxies.texts[row] for row in rows])
-        return {**inputs, "targets": probabilities, "allowed": allowed, "owners": owners}
+        return {**proxies.exercises.collate(rows), "owners": torch.from_numpy(proxies.owners[rows])}
 
     def loss(module: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         output = module(**model_inputs(batch), output_routing=True)
-        mask = token_mask(batch, output.last_hidden_state)
-        embeddings = pool_tokens(output.last_hidden_state, mask, seed.pooling)
-        total = matching_loss(
-            embeddings,
-            classes.embeddings.to(embeddings.device),
-            batch["targets"],
-            batch["allowed"],
-            training.logit_scale,
-        )
+        total = proxies.exercises.loss(output, batch)
+        mask = batch["attention_mask"] if "attention_mask" in batch else _every_token(output)
         routings = list(output.routings.values())
         for routing in routings:
             scores = routing.supervised_logits[..., : batch["owners"].shape[1]]  # a fallback owns no proxies
@@ -69,10 +48,16 @@ def jointly_tuned(
                 )
         return total
 
-    fit(tuned, len(proxies.texts), collate, loss, settings, random_seed, "tune router and experts")
+    fit(tuned, len(proxies), collate, loss, settings, random_seed, "tune router and experts")
     for router in tuned.routers.values():
         router.context_weight.data.clamp_(0.0, 1.0)
     return tuned.eval().requires_grad_(False)
+
+
+def _every_token(output: Any) -> Tensor:
+    """The mask of pictures, which have no padding."""
+    hidden = output.last_hidden_state
+    return torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device)
 
 
 def _is_owners_expert(name: str, model: Any) -> bool:

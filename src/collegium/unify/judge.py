@@ -6,13 +6,13 @@ import numpy as np
 from sklearn.metrics import cohen_kappa_score
 
 from collegium.core.progress import say
-from collegium.owner.pool_targets import pool_targets
+from collegium.owner.exercises import proxy_exercises
 from collegium.selection.pool import is_held_out
 from collegium.unify.merge import dense_model
-from collegium.unify.proxies import ProxySet, proxy_accuracy, proxy_answers, true_answers
+from collegium.unify.proxies import ProxySet, proxy_accuracy
 from collegium.unify.routed_model import Ingredients, routed_model
 
-MOST_JUDGED = 1000  # held-out pool items on which the fallback is judged, in hash order
+MOST_JUDGED = 300  # held-out pool items on which the fallback is judged, in hash order
 USELESS = 0.1  # Cohen's κ on an expert's own held-out proxies below which it is flagged
 FEWEST = 8  # held-out proxies below which κ says nothing
 
@@ -26,15 +26,16 @@ def flag_experts(ingredients: Ingredients) -> list[str]:
     flags = []
     for index, (owner, tensors) in enumerate(ingredients.experts.items()):
         own = ingredients.held_out.of_owner(index)
-        right = true_answers(own)
-        if len(own.texts) < FEWEST or len(set(right.tolist())) < 2:
+        if len(own) < FEWEST:
             continue
-        answers = proxy_answers(dense_model(ingredients.seed, tensors), own, ingredients.classes)
+        answers, right = own.exercises.answers(dense_model(ingredients.seed, tensors).model)
+        if len(set(right.tolist())) < 2:
+            continue
         agreement = float(cohen_kappa_score(right, answers))
         if agreement < USELESS:
             flags.append(
                 f"{owner}'s expert answers its own held-out proxies no better than chance (κ = {agreement:.2f} over "
-                f"{len(own.texts)}): it may be useless or poisoned"
+                f"{len(own)}): it may be useless or poisoned"
             )
             say(f"warning: {flags[-1]}")
     return flags
@@ -46,12 +47,11 @@ def judge_fallback(ingredients: Ingredients, model: Any) -> dict[str, Any]:
     enabled = terms.router.fallback
     held_out = [row for row, value in enumerate(pool.hashes) if is_held_out(value, terms.held_out_one_in)]
     rows = held_out[:MOST_JUDGED]
-    targets = pool_targets(ingredients.charter, pool, rows, ingredients.classes)
-    nobodys = np.ones((len(rows), len(ingredients.contributions)), np.float32)
-    judged = ProxySet(pool.texts(rows), nobodys, targets)
+    exercises = proxy_exercises(ingredients.charter, ingredients.seed, pool, rows, ingredients.classes)
+    judged = ProxySet(exercises, np.ones((len(rows), len(ingredients.contributions)), np.float32))
     other, _ = routed_model(ingredients, fallback=not enabled)
-    ours = proxy_accuracy(ingredients.encoder(model), judged, ingredients.classes)
-    others = proxy_accuracy(ingredients.encoder(other), judged, ingredients.classes)
+    ours = proxy_accuracy(model, judged)
+    others = proxy_accuracy(other, judged)
     return {
         "enabled": enabled,
         "pool_agreement_with": ours if enabled else others,

@@ -24,7 +24,7 @@ from collegium.core.artifacts import MANIFEST, Artifact
 from collegium.core.errors import ArtifactError, InputError, InvalidContribution
 from collegium.core.progress import say
 from collegium.models.seed_model import SeedModel
-from collegium.models.tasks import ClassSet, class_set
+from collegium.models.tasks import Classes, prompted_names
 from collegium.moe.architectures import layers_path
 from collegium.owner.charter import Charter, check_pool, check_seed
 from collegium.owner.validate import read_contribution
@@ -62,8 +62,7 @@ def remove_owner(model: Path, owner: str, destination: Path) -> Artifact:
             expected=f"at least {least} (experts_per_token is {config.experts_per_token})",
         )
     index = names.index(owner)
-    kept = [row for row, (domain, _) in enumerate(unified.classes.names) if domain != owner]
-    classes = ClassSet(tuple(unified.classes.names[row] for row in kept), unified.classes.embeddings[kept].clone())
+    classes = unified.classes.take([row for row, (domain, _) in enumerate(unified.classes.names) if domain != owner])
     earlier = unified.facts["unification"].get("membership", [])
     late = any(change.get("owner") == owner for change in earlier)
     flags = [flag for flag in unified.facts["unification"]["flags"] if not flag.startswith(f"{owner}'s ")]
@@ -108,7 +107,7 @@ def add_owner(
             f"The model has an expert of {owner} already.", do="remove it first, or unify the contributions again"
         )
     ingredients = gather(charter, seed, pool, [checked])
-    classes = _with_classes_of(owner, unified, charter, seed)
+    classes = _with_classes_of(owner, unified, charter, ingredients.classes)
     flags = [*unified.facts["unification"]["flags"], *flag_experts(ingredients)]
     earlier = unified.facts["unification"].get("membership", [])
     facts = _changed(unified, classes, flags, [*earlier, {"change": "added", "owner": owner}])
@@ -127,16 +126,7 @@ def add_owner(
 def _open(model: Path, destination: Path) -> UnifiedModel:
     if destination.resolve() == model.resolve():
         raise InputError("A model is never changed in place.", got=destination, do="name another folder with --out")
-    unified = read_unified(model)
-    loaded = unified.encoder.model
-    if unified.facts["task"] != "label-matching" or (loaded.config.architectures or [""])[0] != type(loaded).__name__:
-        raise ArtifactError(
-            f"The owners of {model} cannot be changed yet.",
-            got=f"{unified.facts['task']}, {loaded.config.architectures}",
-            expected="an encoder of the task label-matching",
-            do="unify the contributions of the owners who are to be in it",
-        )
-    return unified
+    return read_unified(model)
 
 
 def _check_same(unified: UnifiedModel, charter: Charter, seed: SeedModel) -> None:
@@ -163,7 +153,7 @@ def _check_same(unified: UnifiedModel, charter: Charter, seed: SeedModel) -> Non
             )
 
 
-def _with_classes_of(owner: str, unified: UnifiedModel, charter: Charter, seed: SeedModel) -> ClassSet:
+def _with_classes_of(owner: str, unified: UnifiedModel, charter: Charter, contributed: Classes) -> Classes:
     """The model's classes, and those that the owner publishes; two with the same prompted name are refused.
 
     They are there already where the model's own charter names the owner.
@@ -171,13 +161,10 @@ def _with_classes_of(owner: str, unified: UnifiedModel, charter: Charter, seed: 
     known, prompts, entry = unified.classes, unified.facts["prompts"], charter.terms.owners[owner]
     if not entry.labels or owner in known.domains:
         return known
-    domains = {name: (prompts[name], [label for of, label in known.names if of == name]) for name in known.domains}
-    together = class_set(seed, {**domains, owner: (entry.prompt, entry.labels)})
-    new = together.of(owner)
-    return ClassSet(
-        known.names + tuple(together.names[row] for row in new),
-        torch.cat([known.embeddings, together.embeddings[new].to(known.embeddings.dtype)]),
-    )
+    if charter.terms.task == "label-matching":
+        domains = {name: (prompts[name], [label for of, label in known.names if of == name]) for name in known.domains}
+        prompted_names({**domains, owner: (entry.prompt, entry.labels)})
+    return known + contributed.take(contributed.of(owner))
 
 
 def _state_with(unified: UnifiedModel, ingredients: Ingredients, owner: str) -> dict[str, Tensor]:
@@ -223,7 +210,7 @@ def _moved(name: str, place: Callable[[int], int | None]) -> str | None:
 
 
 def _changed(
-    unified: UnifiedModel, classes: ClassSet, flags: Sequence[str], changes: Sequence[dict[str, Any]]
+    unified: UnifiedModel, classes: Classes, flags: Sequence[str], changes: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     unification = {**unified.facts["unification"], "flags": list(flags), "membership": list(changes)}
     return {**unified.facts, "classes": [list(name) for name in classes.names], "unification": unification}

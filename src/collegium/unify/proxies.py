@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import torch
-from jaxtyping import Float32, Int
+from jaxtyping import Float32
 
 from collegium.data.items import Item
-from collegium.models.encoder import Encoder, embed_texts
-from collegium.models.proxy_targets import Targets
-from collegium.models.tasks import ClassSet
+from collegium.models.exercises import Exercises
+from collegium.models.seed_model import SeedModel
+from collegium.models.tasks import Classes
 from collegium.owner.charter import Charter
-from collegium.owner.pool_targets import pool_targets
+from collegium.owner.exercises import proxy_exercises
 from collegium.owner.validate import Contribution
 from collegium.selection.pool import Pool, is_held_out
 
@@ -22,25 +22,27 @@ class ProxySet:
     """Some proxies.
 
     Attributes:
+        exercises: what each proxy teaches.
         owners: 1 where an owner chose the proxy (several may have); [items, owners].
-        targets: what each proxy teaches.
     """
 
-    texts: list[Item]
+    exercises: Exercises
     owners: Float32[np.ndarray, "items owners"]
-    targets: Targets
+
+    def __len__(self) -> int:
+        return len(self.owners)
+
+    @property
+    def items(self) -> list[Item]:
+        return self.exercises.items
 
     def of_owner(self, index: int) -> "ProxySet":
         rows = np.flatnonzero(self.owners[:, index])
-        return ProxySet(
-            [self.texts[row] for row in rows],
-            self.owners[rows],
-            Targets(self.targets.probabilities[rows], self.targets.allowed[rows]),
-        )
+        return ProxySet(self.exercises.take(rows.tolist()), self.owners[rows])
 
 
 def proxy_sets(
-    contributions: Sequence[Contribution], charter: Charter, pool: Pool, classes: ClassSet
+    contributions: Sequence[Contribution], charter: Charter, seed: SeedModel, pool: Pool, classes: Classes
 ) -> tuple[ProxySet, ProxySet]:
     """(training proxies, held-out proxies) of all owners together, in the order of the pool."""
     chosen = sorted({row for contribution in contributions for row in contribution.proxy_rows})
@@ -52,27 +54,14 @@ def proxy_sets(
         owners = np.zeros((len(rows), len(contributions)), dtype=np.float32)
         for index, contribution in enumerate(contributions):
             owners[:, index] = np.isin(rows, contribution.proxy_rows)
-        return ProxySet(pool.texts(rows), owners, pool_targets(charter, pool, rows, classes))
+        return ProxySet(proxy_exercises(charter, seed, pool, rows, classes), owners)
 
     return subset(False), subset(True)
 
 
-def proxy_accuracy(encoder: Encoder, proxies: ProxySet, classes: ClassSet) -> float | None:
-    """Share of proxies whose best allowed class is the target's best: the pool's label, or the seed's answer.
-
-    None where there is no proxy to judge by.
-    """
-    if not proxies.texts:
+def proxy_accuracy(model: Any, proxies: ProxySet) -> float | None:
+    """Share of right answers: the pool's, or the seed's. None where there is no proxy to judge by."""
+    if not len(proxies):
         return None
-    return float((proxy_answers(encoder, proxies, classes) == true_answers(proxies)).mean())
-
-
-def proxy_answers(encoder: Encoder, proxies: ProxySet, classes: ClassSet) -> Int[np.ndarray, " items"]:
-    """The best allowed class of every proxy."""
-    scores = (torch.from_numpy(embed_texts(encoder, proxies.texts)) @ classes.embeddings.T).numpy()
-    return np.where(proxies.targets.allowed > 0, scores, -np.inf).argmax(axis=1)
-
-
-def true_answers(proxies: ProxySet) -> Int[np.ndarray, " items"]:
-    """The class that each proxy should get: the pool's label, or the seed's answer."""
-    return proxies.targets.probabilities.argmax(axis=1)
+    given, right = proxies.exercises.answers(model)
+    return float((given == right).mean())

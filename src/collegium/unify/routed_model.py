@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from collegium.models.encoder import Encoder
 from collegium.models.ffn_inputs import ffn_input_means
 from collegium.models.seed_model import SeedModel
-from collegium.models.tasks import ClassSet
+from collegium.models.tasks import Classes
 from collegium.owner.charter import Charter
 from collegium.owner.head import head_classes
 from collegium.owner.validate import Contribution
@@ -34,24 +33,18 @@ class Ingredients:
     charter: Charter
     seed: SeedModel
     pool: Pool
-    classes: ClassSet
+    classes: Classes
     contributions: Sequence[Contribution]
     experts: dict[str, dict[str, Tensor]]
     proxies: ProxySet
     held_out: ProxySet
     statistics: Sequence[PoolStatistics]
 
-    def encoder(self, model: Any) -> Encoder:
-        """A model with the seed's tokenizer and pooling."""
-        return Encoder(
-            model=model, tokenizer=self.seed.tokenizer, pooling=self.seed.pooling, max_length=self.seed.max_length
-        )
-
 
 def gather(charter: Charter, seed: SeedModel, pool: Pool, contributions: Sequence[Contribution]) -> Ingredients:
     """Merge LoRA factors, find the proxies, and take the statistics of the pool."""
     classes = contributed_classes(charter, seed, pool, contributions)
-    proxies, held_out = proxy_sets(contributions, charter, pool, classes)
+    proxies, held_out = proxy_sets(contributions, charter, seed, pool, classes)
     routed = charter.routed_layers(seed.num_layers)
     return Ingredients(
         charter=charter,
@@ -72,15 +65,15 @@ def contributed_classes(
     pool: Pool,
     contributions: Sequence[Contribution],
     hidden: Mapping[str, Sequence[str]] | None = None,
-) -> ClassSet:
+) -> Classes:
     """All classes of a unified model: prompted names, or the contributed rows of the head.
 
     Args:
         hidden: class names known here that owners kept out of the charter.
     """
-    if charter.terms.task == "label-matching":
-        return charter.classes(seed, hidden)
-    return head_classes(charter, pool, {one.owner: one.head for one in contributions if one.head is not None})
+    if charter.terms.task == "label-head":
+        return head_classes(charter, pool, {one.owner: one.head for one in contributions if one.head is not None})
+    return charter.classes(seed, hidden)
 
 
 def routed_model(ingredients: Ingredients, fallback: bool | None = None) -> tuple[Any, list[float]]:
@@ -95,8 +88,8 @@ def routed_model(ingredients: Ingredients, fallback: bool | None = None) -> tupl
         router = router.model_copy(update={"fallback": fallback})
     model = unified_model(seed, ingredients.experts, charter.trained_layers(seed.num_layers), router)
     routed = charter.routed_layers(seed.num_layers)
-    means = np.zeros((len(held_out.texts), len(routed), seed.dim))
-    for rows, batch in ffn_input_means(seed, seed.architecture, held_out.texts, routed):
+    means = np.zeros((len(held_out), len(routed), seed.dim))
+    for rows, batch in ffn_input_means(seed, seed.architecture, held_out.items, routed):
         means[rows] = batch
     temperatures = []
     for index, layer in enumerate(routed):

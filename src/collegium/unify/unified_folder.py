@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel
+from transformers import AutoConfig
 
 from collegium.core.artifacts import Artifact, canonical_json, read_artifact, writing
 from collegium.core.errors import ArtifactError
+from collegium.core.recipe import CAUSAL
 from collegium.data.items import Modality
+from collegium.models.choices import Choices
 from collegium.models.encoder import Encoder
-from collegium.models.seed_model import load_tokenizer
-from collegium.models.tasks import ClassSet
+from collegium.models.seed_model import auto_class, load_tokenizer
+from collegium.models.tasks import Classes, ClassSet
 from collegium.owner.charter import Charter
 from collegium.owner.validate import Contribution
 from collegium.unify.merge import DTYPES
@@ -41,7 +43,7 @@ class UnifiedModel:
 
     artifact: Artifact
     encoder: Encoder
-    classes: ClassSet
+    classes: Classes
     facts: dict[str, Any]
 
     @property
@@ -55,7 +57,7 @@ def write_unified(
     path: Path,
     model: Any,
     encoder: Encoder,
-    classes: ClassSet,
+    classes: Classes,
     charter: Charter,
     contributions: Sequence[Contribution],
     facts: Mapping[str, Any],
@@ -80,7 +82,7 @@ def write_unified(
     with writing(path, KIND, unified_inputs(charter, contributions), {"dtype": charter.terms.output_dtype}) as folder:
         model.save_pretrained(folder)
         encoder.tokenizer.save_pretrained(folder)
-        save_file({"embeddings": classes.embeddings}, folder / CLASSES)
+        write_classes(folder, classes)
         (folder / FACTS).write_bytes(canonical_json(description))
         (folder / LEDGER).write_bytes(canonical_json({one.owner: one.ledger for one in contributions}))
         (folder / CARD).write_text(_card(charter, contributions, facts, encoder.modality), encoding="utf-8")
@@ -104,23 +106,39 @@ def read_unified(path: Path) -> UnifiedModel:
     artifact = read_artifact(path, KIND)
     try:
         facts = json.loads((artifact.path / FACTS).read_bytes())
-        model = AutoModel.from_pretrained(artifact.path, trust_remote_code=False, use_safetensors=True)
+        kind = auto_class(AutoConfig.from_pretrained(artifact.path, trust_remote_code=False))
+        model = kind.from_pretrained(artifact.path, trust_remote_code=False, use_safetensors=True)
         tokenizer = load_tokenizer(artifact.path, model)
-        classes = ClassSet(
-            tuple((domain, label) for domain, label in facts["classes"]),
-            load_file(artifact.path / CLASSES)["embeddings"],
-        )
+        classes = _read_classes(artifact.path, facts)
         encoder = Encoder(model.eval().requires_grad_(False), tokenizer, facts["pooling"], facts["max_length"])
     except (OSError, ValueError, KeyError) as error:
         raise ArtifactError(f"{path} cannot be loaded.", got=str(error).splitlines()[0]) from None
     return UnifiedModel(artifact, encoder, classes, facts)
 
 
+def write_classes(folder: Path, classes: Classes) -> None:
+    """The embeddings of the classes, where they have any; their names stand in the facts."""
+    if isinstance(classes, ClassSet):
+        save_file({"embeddings": classes.embeddings}, folder / CLASSES)
+
+
+def _read_classes(folder: Path, facts: Mapping[str, Any]) -> Classes:
+    names = tuple((domain, label) for domain, label in facts["classes"])
+    if facts["task"] in CAUSAL:
+        return Choices(names, {domain: facts["prompts"][domain] for domain, _ in names})
+    return ClassSet(names, load_file(folder / CLASSES)["embeddings"], facts["logit_scale"])
+
+
+READERS = {  # what the card says of a model: its class, what prepares its input, its tag
+    "text": ("AutoModel", "AutoTokenizer", "sentence-encoder"),
+    "image": ("AutoModel", "AutoImageProcessor", "image-encoder"),
+    "decoder": ("AutoModelForCausalLM", "AutoTokenizer", "text-generation"),
+}
+
+
 def _card(charter: Charter, contributions: Sequence[Contribution], facts: Mapping[str, Any], modality: Modality) -> str:
     router = charter.terms.router
-    reader, tag = {"text": ("AutoTokenizer", "sentence-encoder"), "image": ("AutoImageProcessor", "image-encoder")}[
-        modality
-    ]
+    kind, reader, tag = READERS["decoder" if charter.terms.task in CAUSAL else modality]
     lines = [
         "---",
         "library_name: transformers",
@@ -145,8 +163,8 @@ def _card(charter: Charter, contributions: Sequence[Contribution], facts: Mappin
         "No protection mechanism was applied where the ledger says ε = infinity; see `ledger.json`.",
         "",
         "```python",
-        f"from transformers import AutoModel, {reader}",
-        "model = AutoModel.from_pretrained(folder, trust_remote_code=True)  # or: import collegium",
+        f"from transformers import {kind}, {reader}",
+        f"model = {kind}.from_pretrained(folder, trust_remote_code=True)  # or: import collegium",
         "```",
         "",
     ]

@@ -44,13 +44,13 @@ def unify(charter: Charter, paths: Sequence[Path], pool: Pool, seed: SeedModel, 
         "router_init": charter.terms.router.init,
         "router_settings": {name: getattr(charter.terms.router, name) for name in ROUTER_SETTINGS},
         "temperature": temperatures,
-        "proxies": len(ingredients.proxies.texts),
-        "held_out_proxies": len(ingredients.held_out.texts),
+        "proxies": len(ingredients.proxies),
+        "held_out_proxies": len(ingredients.held_out),
         "flags": flag_experts(ingredients),
         "joint_tuning": {"kept": False},
     }
     facts["fallback"] = judge_fallback(ingredients, model)  # before tuning, so that like is compared with like
-    if charter.terms.joint_tuning.keep != "never" and ingredients.proxies.texts:
+    if charter.terms.joint_tuning.keep != "never" and len(ingredients.proxies):
         model, facts["joint_tuning"] = _tune(ingredients, model)
     return write_unified(destination, model, seed, ingredients.classes.public(), charter, contributions, facts)
 
@@ -76,13 +76,12 @@ def _read_all(charter: Charter, paths: Sequence[Path], pool: Pool, seed: SeedMod
 
 def _tune(ingredients: Ingredients, model: Any) -> tuple[Any, dict[str, Any]]:
     """Tune jointly; keep the result where held-out proxies are answered better (or where the charter says so)."""
-    terms, classes = ingredients.charter.terms, ingredients.classes
-    random_seed = stream_seed(terms.random_seed, "joint tuning")
+    terms = ingredients.charter.terms
     tuned = jointly_tuned(
-        model, ingredients.seed, ingredients.proxies, classes, terms.joint_tuning, terms.training, random_seed
+        model, ingredients.proxies, terms.joint_tuning, stream_seed(terms.random_seed, "joint tuning")
     )
-    before = proxy_accuracy(ingredients.encoder(model), ingredients.held_out, classes)
-    after = proxy_accuracy(ingredients.encoder(tuned), ingredients.held_out, classes)
+    before = proxy_accuracy(model, ingredients.held_out)
+    after = proxy_accuracy(tuned, ingredients.held_out)
     better = before is not None and after is not None and after > before
     kept = terms.joint_tuning.keep == "always" or better
     return (tuned if kept else model), {"kept": kept, "accuracy_before": before, "accuracy_after": after}
