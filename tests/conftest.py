@@ -20,6 +20,7 @@ from tiny import (
     NO_OVERLAP_CHECK,
     POOL_WORDS,
     make_texts,
+    make_tiny_decoder,
     make_tiny_seed,
     make_tiny_vision_seed,
     write_rows,
@@ -50,6 +51,16 @@ def vision_seed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def vision_seed(vision_seed_folder: Path) -> SeedModel:
     return load_seed_model(str(vision_seed_folder))
+
+
+@pytest.fixture(scope="session")
+def decoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_decoder(tmp_path_factory.mktemp("decoder"))
+
+
+@pytest.fixture(scope="session")
+def decoder(decoder_folder: Path) -> SeedModel:
+    return load_seed_model(str(decoder_folder))
 
 
 @pytest.fixture(scope="session")

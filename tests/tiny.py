@@ -16,6 +16,8 @@ from tokenizers.processors import TemplateProcessing
 from transformers import (
     BertConfig,
     BertModel,
+    LlamaConfig,
+    LlamaForCausalLM,
     PreTrainedTokenizerFast,
     ViTConfig,
     ViTImageProcessorPil,
@@ -43,9 +45,7 @@ def make_texts(words: list[str], count: int, name: str) -> list[str]:
 
 def make_tiny_seed(folder: Path, random_seed: int = 0, layers: int = 3) -> Path:
     """A random BERT of 3 layers with a word tokenizer, in Hugging Face format."""
-    words = [*COMMON, *POOL_WORDS, *DOMAINS, "about"]
-    words += [word for labels in DOMAINS.values() for label, own in labels.items() for word in [label, *own]]
-    vocabulary = {word: index for index, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words])}
+    vocabulary = {word: index for index, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *all_words()])}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
@@ -62,6 +62,39 @@ def make_tiny_seed(folder: Path, random_seed: int = 0, layers: int = 3) -> Path:
         initializer_range=0.3,
     )
     BertModel(config).save_pretrained(folder)
+    return folder
+
+
+def all_words() -> list[str]:
+    words = [*COMMON, *POOL_WORDS, *DOMAINS, "about"]
+    return words + [word for labels in DOMAINS.values() for label, own in labels.items() for word in [label, *own]]
+
+
+def make_tiny_decoder(folder: Path, random_seed: int = 0, layers: int = 3) -> Path:
+    """A random Llama of 3 layers with its head and a word tokenizer that puts [CLS] before a text."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[END]", "Answer", ":"]
+    vocabulary = {word: index for index, word in enumerate([*special, *all_words()])}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.post_processor = TemplateProcessing(single="[CLS] $A", special_tokens=[("[CLS]", 2)])
+    named = {"unk_token": "[UNK]", "bos_token": "[CLS]", "eos_token": "[END]"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=32, **named).save_pretrained(folder)
+    torch.manual_seed(random_seed)
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+        bos_token_id=2,
+        eos_token_id=3,
+        pad_token_id=None,
+        tie_word_embeddings=True,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
     return folder
 
 

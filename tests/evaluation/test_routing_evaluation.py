@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from collegium.core.recipe import RouterSettings
-from collegium.evaluation.evaluate import Correct, Domain, grade
-from collegium.evaluation.routing import RoutedAnswers, RoutedTokens, evaluate_routed, sequence_routing
+from collegium.evaluation.evaluate import Domain, grade
+from collegium.evaluation.routing import RoutedTokens, Routes, evaluate_routed, sequence_routing
 from collegium.models.encoder import Encoder, embed_texts
 from collegium.models.tasks import class_set
 from collegium.unify.merge import ffn_tensors, unified_model
@@ -17,8 +17,7 @@ TEXTS = ["the old cow", "a", "hull mast keel sail near far", "tide", "wheat barl
 
 
 def routed(used):
-    nothing = np.zeros(len(used), dtype=bool)
-    return RoutedAnswers(Correct(nothing, nothing), {}, np.array(used))
+    return Routes({}, np.array(used))
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +79,8 @@ def test_shares_sum_to_one_and_the_most_used_expert_counts_all_layers(unified, s
         seed, {"farm": ("a {label}", ["cow", "wheat"]), "port": ("the {label}", ["hull", "wave"])}, 20.0
     )
     domain = Domain("farm", TEXTS, np.array([0, 1, 0, 1, 0, 1]))
-    answers = evaluate_routed(encoder, [domain], classes, batch_size=4)["farm"]
+    correct, routes = evaluate_routed(encoder, [domain], classes, batch_size=4)
+    answers = routes["farm"]
     tokens = tokens_of(encoder, batch_size=4)
     assert {len(shares) for shares in answers.shares.values()} == {2}
     for layer, shares in answers.shares.items():
@@ -89,4 +89,4 @@ def test_shares_sum_to_one_and_the_most_used_expert_counts_all_layers(unified, s
         np.testing.assert_allclose(shares, per_text.mean(axis=0))  # texts count alike, whatever their length
     np.testing.assert_array_equal(answers.used, (tokens[0] + tokens[1] + tokens[2]).argmax(axis=1))
     expected = grade(classes.logits(encoder, TEXTS), domain, classes)
-    np.testing.assert_array_equal(answers.correct.union, expected.union)
+    np.testing.assert_array_equal(correct["farm"].union, expected.union)

@@ -35,7 +35,7 @@ def test_unknown_keys_are_passed_over():
         (b"[" * 100_000, "nested too deeply"),
         (b"[]", "holds no summary"),
         (b"{}", "project: Field required"),
-        (b'{"project": "p", "accuracy": {}}', "accuracy: "),
+        (b'{"project": "p", "accuracy": {}}', "neither accuracy nor perplexity"),
         (b'{"project": "p", "accuracy": {"seed": {"union": {"a": 1.5}}}}', "accuracy.seed.union.a: "),
         (b'{"project": "p", "accuracy": {"seed": {"union": {"a": NaN}}}}', "accuracy.seed.union.a: "),
         (b'{"project": "p", "accuracy": {"seed": {"union": {"\\u001b[2J": 7}}}}', "\\x1b[2J"),

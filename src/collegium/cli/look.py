@@ -22,7 +22,7 @@ from collegium.data.examples import load_unlabelled
 from collegium.data.items import Item
 from collegium.owner.charter import read_charter
 from collegium.owner.contribution import LEDGER, PROXIES
-from collegium.reports.wording import clean, shorten
+from collegium.reports.wording import clean, perplexity, shorten
 
 
 def inspect(
@@ -64,7 +64,7 @@ def evaluate(
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
-    """Accuracy of a unified model by domain, told and union of labels; routing; speed."""
+    """Accuracy of a unified model by domain, told and union of labels, or its perplexity; routing; speed."""
     from collegium.flow.evaluate_model import evaluate_model
     from collegium.flow.simulate import owner_recipe
 
@@ -80,12 +80,16 @@ def evaluate(
         print(json.dumps(results, ensure_ascii=False, indent=2))
         return
     console = Console(highlight=False)
-    table = Table("domain", "inputs", "union", "told", *(f"→ {escape(name)}" for name in results["routing"]["experts"]))
+    figures = ("perplexity",) if "perplexity" in results else ("union", "told")
+    table = Table("domain", "inputs", *figures, *(f"→ {escape(name)}" for name in results["routing"]["experts"]))
     for name, count in results["examples"].items():
         last = list(results["routing"]["by_layer"].values())[-1]
         shares = [f"{share:.1%}" for share in last[name]]
-        union, told = results["accuracy"]["union"][name], results["accuracy"]["told"][name]
-        table.add_row(escape(name), str(count), f"{union:.1%}", f"{told:.1%}", *shares)
+        if "perplexity" in results:
+            cells = [perplexity(results["perplexity"][name])]
+        else:
+            cells = [f"{results['accuracy'][labels][name]:.1%}" for labels in ("union", "told")]
+        table.add_row(escape(name), str(count), *cells, *shares)
     console.print(table)
     routed = results["routing"]["sequence"]
     if routed is not None:

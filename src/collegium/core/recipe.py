@@ -36,6 +36,10 @@ class Columns(Settings):
     )
     label: str | None = Field(default="label", description="column that holds the class name; null = no labels")
 
+    def of_task(self, task: Task) -> "Columns":
+        """Without labels where the task has none."""
+        return self.model_copy(update={"label": None}) if task == "causal-text" else self
+
     @property
     def item(self) -> str:
         """The column that holds what the model reads."""
@@ -211,7 +215,8 @@ class RouterSettings(Settings):
     context: Literal["token", "sequence", "causal", "seed"] = Field(
         default="sequence",
         description="what the router sees beside the token: nothing; the mean over the sequence (not in decoders); the "
-        "mean over the tokens so far (decoders alone); the mean in an extra pass of the frozen seed, as published",
+        "mean over the tokens so far (decoders alone, and their default); the mean in an extra pass of the frozen "
+        "seed, as published",
     )
     context_weight: float = Field(default=1.0, ge=0, le=1, description="λ: 0 = the token alone, 1 = the context alone")
     learn_context_weight: bool = Field(default=False, description="let joint tuning move λ")
@@ -284,6 +289,15 @@ class Agreement(Settings):
         default="float32", description="dtype of the unified model; its router stays float32"
     )
     random_seed: int = Field(default=0, ge=0, description="splits, samples, training order; same seed, same hashes")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _causal_context_by_default(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.get("task") not in CAUSAL:
+            return given
+        router = given.get("router") or {}
+        known = isinstance(router, dict) and ("context" in router or router.get("preset", "default") != "default")
+        return given if known or not isinstance(router, dict) else {**given, "router": {**router, "context": "causal"}}
 
 
 class Recipe(Agreement):

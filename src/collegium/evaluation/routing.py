@@ -1,6 +1,6 @@
 """Which expert a unified model sends a domain's texts to, layer by layer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,29 +15,33 @@ from collegium.moe.router import Routing
 
 
 @dataclass(frozen=True)
-class RoutedAnswers:
-    """Answers of a unified model and the way they took.
+class Routes:
+    """The way that a domain's texts took through a unified model.
 
     Attributes:
         shares: layer → share of the domain's tokens that each expert got; [experts].
         used: the most used expert of every text, counting the routed tokens of all layers; [items].
     """
 
-    correct: Correct
     shares: dict[int, Float64[np.ndarray, " experts"]]
     used: Int[np.ndarray, " items"]
 
 
 def evaluate_routed(
     encoder: Encoder, domains: Sequence[Domain], classes: Classes, batch_size: int
-) -> dict[str, RoutedAnswers]:
-    """Answer every text with a unified model and record the routing; domain → answers."""
-    return {domain.name: _route(encoder, domain, classes, batch_size) for domain in domains}
+) -> tuple[dict[str, Correct], dict[str, Routes]]:
+    """Answer every text with a unified model and record the routing; domain → answers, domain → routes."""
+    correct, routes = {}, {}
+    for domain in domains:
+        watch = RoutedTokens(encoder, len(domain.texts))
+        correct[domain.name] = grade(classes.logits(encoder, domain.texts, batch_size, watch), domain, classes)
+        routes[domain.name] = watch.routes()
+    return correct, routes
 
 
-def sequence_routing(answers: dict[str, RoutedAnswers], experts: Sequence[str]) -> float | None:
+def sequence_routing(routes: Mapping[str, Routes], experts: Sequence[str]) -> float | None:
     """Share of texts whose most used expert is their own domain's, macro average over domains that have one."""
-    rates = [float((routed.used == experts.index(name)).mean()) for name, routed in answers.items() if name in experts]
+    rates = [float((found.used == experts.index(name)).mean()) for name, found in routes.items() if name in experts]
     return float(np.mean(rates)) if rates else None
 
 
@@ -55,16 +59,12 @@ class RoutedTokens:
     def __call__(self, rows: list[int], routings: dict[int, Routing], mask: TokenMask) -> None:
         for layer, routing in routings.items():
             chosen = torch.nn.functional.one_hot(routing.experts, self.num_experts).sum(dim=2)
-            self.tokens[layer][rows] = (chosen * mask.unsqueeze(-1)).sum(dim=1).cpu().numpy()
+            self.tokens[layer][rows] += (chosen * mask.unsqueeze(-1)).sum(dim=1).cpu().numpy()
 
     def totals(self) -> Float64[np.ndarray, "items experts"]:
         """Over all layers."""
         return np.sum(list(self.tokens.values()), axis=0)
 
-
-def _route(encoder: Encoder, domain: Domain, classes: Classes, batch_size: int) -> RoutedAnswers:
-    watch = RoutedTokens(encoder, len(domain.texts))
-    correct = grade(classes.logits(encoder, domain.texts, batch_size, watch), domain, classes)
-    rates = {layer: counts / counts.sum(axis=1, keepdims=True) for layer, counts in watch.tokens.items()}
-    shares = {layer: rate.mean(axis=0) for layer, rate in rates.items()}
-    return RoutedAnswers(correct, shares, watch.totals().argmax(axis=1))
+    def routes(self) -> Routes:
+        rates = {layer: counts / counts.sum(axis=1, keepdims=True) for layer, counts in self.tokens.items()}
+        return Routes({layer: rate.mean(axis=0) for layer, rate in rates.items()}, self.totals().argmax(axis=1))

@@ -1,10 +1,12 @@
 """Evaluates every method of a simulation on the same texts: seed, single experts, soup, unified model, oracle."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from collegium.core.artifacts import Artifact, canonical_json, read_artifact, sha256_of, writing
 from collegium.core.errors import ArtifactError
@@ -12,14 +14,15 @@ from collegium.core.recipe import Recipe
 from collegium.data.examples import Examples, Splits, load_splits
 from collegium.data.items import as_json
 from collegium.evaluation.evaluate import Correct, Domain, accuracies, evaluate, make_domain
+from collegium.evaluation.perplexity import macro_average, perplexity
 from collegium.evaluation.routing import evaluate_routed
-from collegium.flow.evaluate_model import describe_routing
-from collegium.models.encoder import embed_texts
+from collegium.flow.evaluate_model import describe_routing, routed_perplexities
+from collegium.models.encoder import Encoder, embed_texts
 from collegium.models.seed_model import SeedModel
 from collegium.models.tasks import Classes
 from collegium.owner.charter import Charter
 from collegium.owner.head import head_classes, starting_rows
-from collegium.owner.validate import read_contribution
+from collegium.owner.validate import Contribution, read_contribution
 from collegium.selection.pool import Pool
 from collegium.unify.baselines.soup import soup
 from collegium.unify.merge import dense_model, full_expert
@@ -54,28 +57,66 @@ def compare_methods(
     finished = _finished(path, inputs, settings)
     if finished is not None:
         return finished
-    names = {name: sorted(set(one.train.labels or [])) for name, one in splits.items()}
-    classes = contributed_classes(charter, seed, pool, checked, hidden=names)
-    domains = [make_domain(name, one, classes) for name, one in texts.items()]
-    batch_size = recipe.evaluation.batch_size
-
-    correct: dict[str, Mapping[str, Correct]] = {
-        "seed": evaluate(seed, domains, _seed_classes(charter, seed, pool, splits, classes), batch_size)
-    }
-    experts = {one.owner: full_expert(seed, one.expert, charter.terms.training) for one in checked}
-    for owner, tensors in experts.items():
-        correct[f"expert:{owner}"] = evaluate(dense_model(seed, tensors), domains, classes, batch_size)
-    correct["soup"] = evaluate(dense_model(seed, soup(list(experts.values()))), domains, classes, batch_size)
-    routing, correct["unified"] = _unified(model, domains, classes, batch_size)
-    correct["oracle"] = {name: correct[f"expert:{name}"][name] for name in experts}
-    results = {
-        "accuracy": {method: asdict(accuracies(answers)) for method, answers in correct.items()},
-        "examples": {domain.name: len(domain.texts) for domain in domains},
-        "routing": routing,
-    }
+    if charter.terms.task == "causal-text":
+        results = _perplexities(seed, _experts(charter, seed, checked), model, texts)
+    else:
+        names = {name: sorted(set(one.train.labels or [])) for name, one in splits.items()}
+        classes = contributed_classes(charter, seed, pool, checked, hidden=names)
+        seeds = _seed_classes(charter, seed, pool, splits, classes)
+        domains = [make_domain(name, one, classes) for name, one in texts.items()]
+        batch_size = recipe.evaluation.batch_size
+        results = _accuracies(seed, _experts(charter, seed, checked), model, domains, classes, seeds, batch_size)
+    results["examples"] = {name: len(one) for name, one in texts.items()}
     with writing(path, "evaluation", inputs, settings) as folder:
         (folder / RESULTS).write_text(json.dumps(results, indent=1), encoding="utf-8")  # keeps the order of methods
     return read_artifact(path, "evaluation")
+
+
+def _accuracies(
+    seed: SeedModel,
+    experts: Mapping[str, dict[str, Tensor]],
+    model: Path,
+    domains: Sequence[Domain],
+    classes: Classes,
+    seed_classes: Classes,
+    batch_size: int,
+) -> dict[str, Any]:
+    correct: dict[str, Mapping[str, Correct]] = {"seed": evaluate(seed, domains, seed_classes, batch_size)}
+    for name, encoder in _dense_models(seed, experts):
+        correct[name] = evaluate(encoder, domains, classes, batch_size)
+    unified = read_unified(model)
+    correct["unified"], routes = evaluate_routed(unified.encoder, domains, classes, batch_size)
+    correct["oracle"] = {name: correct[f"expert:{name}"][name] for name in experts}
+    return {
+        "accuracy": {method: asdict(accuracies(answers)) for method, answers in correct.items()},
+        "routing": describe_routing(routes, unified.experts),
+    }
+
+
+def _perplexities(
+    seed: SeedModel, experts: Mapping[str, dict[str, Tensor]], model: Path, texts: Mapping[str, Examples]
+) -> dict[str, Any]:
+    found: dict[str, dict[str, float]] = {}
+    for method, encoder in [("seed", seed), *_dense_models(seed, experts)]:
+        found[method] = {name: perplexity(encoder, own.texts) for name, own in texts.items()}
+    unified = read_unified(model)
+    found["unified"], routes = routed_perplexities(unified.encoder, {name: own.texts for name, own in texts.items()})
+    found["oracle"] = {name: found[f"expert:{name}"][name] for name in experts}
+    return {
+        "perplexity": {method: macro_average(by_domain) for method, by_domain in found.items()},
+        "routing": describe_routing(routes, unified.experts),
+    }
+
+
+def _experts(charter: Charter, seed: SeedModel, contributions: Sequence[Contribution]) -> dict[str, dict[str, Tensor]]:
+    return {one.owner: full_expert(seed, one.expert, charter.terms.training) for one in contributions}
+
+
+def _dense_models(seed: SeedModel, experts: Mapping[str, dict[str, Tensor]]) -> Iterator[tuple[str, Encoder]]:
+    """Each expert alone, and their soup; one model is in memory at a time."""
+    for owner, tensors in experts.items():
+        yield f"expert:{owner}", dense_model(seed, tensors)
+    yield "soup", dense_model(seed, soup(list(experts.values())))
 
 
 def _seed_classes(
@@ -94,16 +135,7 @@ def _seed_classes(
 
 def _splits(recipe: Recipe, name: str) -> Splits:
     owner = recipe.owners[name]
-    return load_splits(owner.data or "", owner.columns, owner.limits, recipe.random_seed, name)
-
-
-def _unified(
-    path: Path, domains: Sequence[Domain], classes: Classes, batch_size: int
-) -> tuple[dict[str, Any], dict[str, Correct]]:
-    unified = read_unified(path)
-    answers = evaluate_routed(unified.encoder, domains, classes, batch_size)
-    routing = describe_routing(answers, unified.experts)
-    return routing, {name: routed.correct for name, routed in answers.items()}
+    return load_splits(owner.data or "", owner.columns.of_task(recipe.task), owner.limits, recipe.random_seed, name)
 
 
 def _finished(path: Path, inputs: dict[str, str], settings: dict[str, Any]) -> Artifact | None:

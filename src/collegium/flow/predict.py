@@ -30,6 +30,11 @@ def predict_items(
         DataError: texts for a model that reads pictures, or pictures for one that reads texts.
     """
     check_modality(unified.encoder, items, "question")
+    if unified.facts["task"] == "causal-text":
+        raise InputError(
+            "A model of task causal-text answers with text, not with a class.",
+            do="use it as any decoder: `transformers serve`, or AutoModelForCausalLM and generate",
+        )
     classes = unified.classes
     competing = list(range(len(classes.names))) if domain is None else classes.of(domain)
     if not competing:

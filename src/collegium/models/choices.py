@@ -105,14 +105,13 @@ def _batch(
         output = model(**given, use_cache=True, logits_to_keep=1, **extra)
         if watch is not None:
             watch(rows, output.routings, given["attention_mask"])
-        cache = output["cache"] if "cache" in output else output["past_key_values"]
         first = output.logits[:, -1].float().log_softmax(dim=-1)  # [prompts, vocabulary]
         pairs = [(index, ids) for index, own in enumerate(answers) for ids in own]
         scores: list[float] = []
         for start in range(0, len(pairs), ANSWERS_AT_A_TIME):
             part = pairs[start : start + ANSWERS_AT_A_TIME]
             of = torch.tensor([index for index, _ in part], device=model.device)
-            scores += _continued(encoder, cache, given["attention_mask"], first, of, [ids for _, ids in part])
+            scores += _continued(encoder, output.cache, given["attention_mask"], first, of, [ids for _, ids in part])
     ends = np.cumsum([len(own) for own in answers])[:-1]
     return np.split(np.array(scores, np.float32), ends)
 
@@ -131,7 +130,7 @@ def _continued(
         input_ids=given["input_ids"],
         attention_mask=torch.cat([prompt, given["attention_mask"]], dim=1),
         position_ids=positions,
-        past_key_values=past,
+        cache=past,
         use_cache=True,
     )
     likely = output.logits.float().log_softmax(dim=-1)  # [answers, tokens, vocabulary]

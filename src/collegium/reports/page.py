@@ -37,8 +37,10 @@ from collegium.reports.wording import (
     headline,
     human_bytes,
     human_seconds,
+    lowest_methods,
     method_name,
     percent,
+    perplexity,
     wilson,
 )
 
@@ -81,6 +83,7 @@ def render_report(summary: RunSummary | Mapping[str, Any]) -> str:
     )
     environment.filters |= {
         "percent": percent,
+        "perplexity": perplexity,
         "bytes": human_bytes,
         "seconds": human_seconds,
         "epsilon": epsilon,
@@ -88,11 +91,16 @@ def render_report(summary: RunSummary | Mapping[str, Any]) -> str:
     }
     template = environment.from_string((files("collegium.reports") / TEMPLATE).read_text(encoding="utf-8"))
     seconds, peak_bytes = totals(summary)
+    columns = [*summary.domains, "mean"]
     return template.render(
         summary=summary,
         headline=headline(summary),
         facts=_facts(summary),
         tables=[table for labels in ("union", "told") if (table := _accuracy_rows(summary, labels))["rows"]],
+        perplexities=[
+            (method, [(found.get(domain), method in lowest_methods(summary, domain)) for domain in columns])
+            for method, found in summary.perplexity.items()
+        ],
         accuracy_panels=[(panel.title, Markup(panel.svg)) for panel in accuracy_panels(summary)],
         routing_panels=[(panel.title, Markup(panel.svg)) for panel in routing_panels(summary)],
         owners=[_owner_row(summary, name, owner) for name, owner in summary.owners.items()],

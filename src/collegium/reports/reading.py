@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from collegium.core.errors import ArtifactError
 
@@ -99,7 +99,8 @@ class RunSummary(_Part):
     """The summary of one run: accuracies as fractions, times in seconds, sizes in bytes."""
 
     project: str
-    accuracy: dict[str, MethodAccuracy] = Field(min_length=1)
+    accuracy: dict[str, MethodAccuracy] = {}
+    perplexity: dict[str, dict[str, Annotated[float, Field(ge=1, allow_inf_nan=False)]]] = {}
     random_seed: int | None = None
     task: str | None = None
     created_with: dict[str, str | int] = {}
@@ -114,9 +115,15 @@ class RunSummary(_Part):
     settings: dict[str, Any] = {}
     hashes: dict[str, str] = {}
 
+    @model_validator(mode="after")
+    def _has_results(self) -> "RunSummary":
+        if not self.accuracy and not self.perplexity:
+            raise ValueError("neither accuracy nor perplexity is there")
+        return self
+
     @property
     def domains(self) -> list[str]:
-        """Every domain with an accuracy, in the owners' order."""
+        """Every domain with an accuracy or a perplexity, in the owners' order."""
         measured = [
             name
             for method in self.accuracy.values()
@@ -124,6 +131,7 @@ class RunSummary(_Part):
             for name in by_domain
             if name != "mean"
         ]
+        measured += [name for found in self.perplexity.values() for name in found if name != "mean"]
         named = [name for name in self.owners if name in set(measured)]
         return list(dict.fromkeys(named + measured))
 

@@ -20,8 +20,10 @@ from collegium.reports.wording import (
     clean,
     human_bytes,
     human_seconds,
+    lowest_methods,
     method_name,
     percent,
+    perplexity,
     shorten,
 )
 
@@ -34,7 +36,7 @@ Summary = RunSummary | Mapping[str, Any]
 
 
 def print_summary(summary: Summary, console: Console) -> None:
-    """Print accuracy by domain, routing, what was released, time and memory; missing parts are left out.
+    """Print accuracy or perplexity by domain, routing, what was released, time and memory; missing parts are left out.
 
     Raises:
         ArtifactError: the summary is malformed.
@@ -46,6 +48,8 @@ def print_summary(summary: Summary, console: Console) -> None:
         for number, domains in enumerate(_chunks(summary, console.width)):
             if any(summary.by_domain(method, labels) for method in summary.accuracy):
                 console.print(accuracy_table(summary, labels, domains, with_mean=number == 0))
+    if summary.perplexity:
+        console.print(perplexity_table(summary))
     if summary.routing is not None and summary.routing.sequence is not None:
         console.print(routing_line(summary.routing.sequence), end="\n\n")
     if summary.released_bytes:
@@ -87,6 +91,23 @@ def accuracy_table(
                 for domain, value in zip(columns, values, strict=True)
             ]
             table.add_row(Text(shorten(method_name(method), 80), style="dim" if method == "oracle" else ""), *cells)
+    return table
+
+
+def perplexity_table(summary: Summary) -> Table:
+    """One row for each method; the lowest but the oracle's is bold, the mean is geometric."""
+    summary = parse_summary(summary)
+    columns = [*summary.domains, "mean"]
+    best = {domain: lowest_methods(summary, domain) for domain in columns}
+    table = _table("Perplexity of the texts of each domain (lower is better; mean: geometric)")
+    table.add_column(Text("method"), max_width=_METHOD_WIDTH, overflow="fold")
+    for domain in columns:
+        table.add_column(Text(shorten(domain, 64)), justify="right", max_width=_COLUMN_WIDTH, overflow="fold")
+    for method, found in summary.perplexity.items():
+        cells = [
+            Text(perplexity(found.get(domain)), style="bold" if method in best[domain] else "") for domain in columns
+        ]
+        table.add_row(Text(shorten(method_name(method), 80), style="dim" if method == "oracle" else ""), *cells)
     return table
 
 

@@ -99,6 +99,8 @@ def wilson(fraction: float, examples: int) -> Interval:
 
 def headline(summary: RunSummary) -> str:
     """One sentence: the unified model beside oracle, soup and best single expert, in the union of labels."""
+    if summary.perplexity:
+        return _perplexity_headline(summary)
     unified = summary.mean("unified", "union")
     experts = {name: summary.mean(name, "union") for name in summary.accuracy if name.startswith("expert:")}
     measured = {name: value for name, value in experts.items() if value is not None}
@@ -131,6 +133,29 @@ def best_methods(summary: RunSummary, labels: str, domain: str) -> set[str]:
     }
     best = max((value for value in values.values() if value is not None), default=None)
     return {method for method, value in values.items() if value is not None and value == best}
+
+
+def lowest_methods(summary: RunSummary, domain: str) -> set[str]:
+    """The methods with the lowest perplexity in a domain (or `mean`), the oracle left out."""
+    values = {name: found[domain] for name, found in summary.perplexity.items() if name != "oracle" and domain in found}
+    return {name for name, value in values.items() if value == min(values.values())}
+
+
+def perplexity(value: float | None) -> str:
+    """Three figures or more: 7.42, 31.5, 1,204."""
+    if value is None:
+        return NOTHING
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def _perplexity_headline(summary: RunSummary) -> str:
+    means = {name: found.get("mean") for name, found in summary.perplexity.items()}
+    parts = [f"the unified model’s perplexity is {perplexity(means.get('unified'))} (geometric mean over domains)"]
+    for name, words in (("oracle", "the oracle’s"), ("soup", "the soup’s"), ("seed", "the seed’s")):
+        if means.get(name) is not None:
+            parts.append(f"{words} {perplexity(means[name])}")
+    sentence = "; ".join(parts)
+    return sentence[0].upper() + sentence[1:] + "."
 
 
 def _is_hidden(character: str) -> bool:
