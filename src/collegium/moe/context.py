@@ -38,6 +38,7 @@ class RoutingState:
         seed_means: layer → mean FFN input of the seed; [items, dim].
         decision: the routing that later layers reuse (`decide: once`).
         routings: layer → routing, for those who asked for the router's outputs.
+        body: the model without its head, where that was called alone.
     """
 
     mask: Tensor | None
@@ -48,6 +49,7 @@ class RoutingState:
     seed_means: dict[int, Tensor] = field(default_factory=dict)
     decision: Routing | None = None
     routings: dict[int, Routing] = field(default_factory=dict)
+    body: Any = None
 
 
 _STATE: ContextVar[RoutingState | None] = ContextVar("collegium_routing_state", default=None)
@@ -61,6 +63,16 @@ def routing_state(state: RoutingState) -> Iterator[RoutingState]:
         yield state
     finally:
         _STATE.reset(token)
+
+
+def in_pass() -> bool:
+    """Whether a forward pass is running."""
+    return _STATE.get() is not None
+
+
+def open_state(state: RoutingState | None) -> None:
+    """As `routing_state`, where the beginning and the end of the pass are two calls; None ends it."""
+    _STATE.set(state)
 
 
 def current_state() -> RoutingState:

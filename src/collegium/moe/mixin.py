@@ -17,7 +17,7 @@ from transformers.cache_utils import DynamicCache, StaticLayer
 from transformers.utils.generic import ModelOutput
 
 from .architectures import CONTEXTS, Architecture, architecture_of, first_position, layers_of
-from .context import CheckpointWithState, RoutingState, routing_state
+from .context import CheckpointWithState, RoutingState, current_state, in_pass, open_state, routing_state
 from .experts import FeedForward
 from .layer import MoEFeedForward
 from .router import Router
@@ -97,6 +97,10 @@ class MoEMixin:
             layers[index].set_submodule(architecture.ffn, moe)
             if architecture.identity:
                 layers[index].set_submodule(architecture.identity, nn.Identity())
+        body: Any = self.base_model  # pyright: ignore[reportAttributeAccessIssue]
+        if body is not self:
+            body.register_forward_pre_hook(_open_body, with_kwargs=True)
+            body.register_forward_hook(_close_body, always_call=True)
         self.post_init()  # pyright: ignore[reportAttributeAccessIssue]
 
     @property
@@ -127,8 +131,9 @@ class MoEMixin:
             wanted, active = min(self.config.experts_per_token, len(known)), int((~inactive).sum())  # pyright: ignore[reportAttributeAccessIssue]
             if active < wanted:
                 raise ValueError(f"{active} active experts, but each token takes {wanted}; name at least {wanted}")
-        for router in self.routers.values():
-            router.inactive = None if inactive is None else inactive.to(router.weight.device)
+        for router in self.modules():  # pyright: ignore[reportAttributeAccessIssue]
+            if isinstance(router, Router):  # also those that PEFT keeps beside the first (modules_to_save)
+                router.inactive = None if inactive is None else inactive.to(router.weight.device)
 
     def _set_gradient_checkpointing(
         self, enable: bool = True, gradient_checkpointing_func: Callable = checkpoint, **kwargs: Any
@@ -170,9 +175,7 @@ def _with_experts(seed_forward: Callable) -> Callable:
     def forward(
         self: Any, *args: Any, output_routing: bool = False, prompt_length: Tensor | int | None = None, **kwargs: Any
     ) -> MoEOutput | tuple:
-        inputs = dict(signature.bind(self, *args, **kwargs).arguments)
-        inputs.pop("self")
-        inputs.update(inputs.pop("kwargs", {}))
+        inputs = _by_name(signature, self, args, kwargs)
         return_dict = inputs.pop("return_dict", None)
         state = _state(self, inputs, prompt_length)
         if self.config.context == "seed" and state.past == 0:
@@ -192,6 +195,32 @@ def _with_experts(seed_forward: Callable) -> Callable:
     before = [one for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD]
     forward.__signature__ = signature.replace(parameters=[*before, *extra, *own[len(before) :]])  # pyright: ignore[reportAttributeAccessIssue]
     return forward
+
+
+def _open_body(body: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
+    """Gives a body that is called without its head a state of its own, as TRL does to compute the loss in pieces."""
+    if in_pass():
+        return None
+    forward = type(body).forward
+    inputs = _by_name(inspect.signature(forward), body, args, kwargs)
+    state = _state(body, inputs, inputs.pop("prompt_length", None))
+    if body.config.context == "seed" and state.past == 0:
+        state.seed_means = _seed_means(body, forward, inputs, state)
+    state.body = body
+    open_state(state)
+    return (), inputs
+
+
+def _close_body(body: Any, *_: Any) -> None:
+    if in_pass() and current_state().body is body:
+        open_state(None)
+
+
+def _by_name(signature: inspect.Signature, model: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    inputs = dict(signature.bind(model, *args, **kwargs).arguments)
+    inputs.pop("self")
+    inputs.update(inputs.pop("kwargs", {}))
+    return inputs
 
 
 def _state(model: Any, inputs: dict[str, Any], prompt_length: Tensor | int | None) -> RoutingState:

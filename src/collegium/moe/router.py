@@ -59,7 +59,7 @@ class Router(nn.Module):
     ):
         super().__init__()
         self.experts_per_token = min(experts_per_token, num_experts)
-        self.weighting = weighting
+        self.weighting, self.learn_context_weight = weighting, learn_context_weight
         self.weight = nn.Parameter(torch.zeros(num_experts, dim, dtype=torch.float32))
         self.bias = nn.Parameter(torch.zeros(num_experts, dtype=torch.float32))
         self.context_weight = nn.Parameter(torch.zeros((), dtype=torch.float32), requires_grad=learn_context_weight)
@@ -98,12 +98,13 @@ class Router(nn.Module):
     def linear(self, hidden: Tensor) -> Tensor:
         """Scores without context; [..., dim] → [..., experts], in float32 under autocast too."""
         with torch.autocast(hidden.device.type, enabled=False):
-            centred = hidden.float() - self.centre.float()
-            return nn.functional.linear(centred, self.weight.float(), self.bias.float()) / self.temperature.float()
+            # Detached: a library that makes the whole router trainable (PEFT's modules_to_save) must not move these.
+            centre, temperature = self.centre.detach().float(), self.temperature.detach().float()
+            return nn.functional.linear(hidden.float() - centre, self.weight.float(), self.bias.float()) / temperature
 
     def _clamped_context_weight(self) -> Tensor:
         # In [0, 1]; the gradient passes the clamp, otherwise λ would stay outside for good once it left.
-        weight = self.context_weight.float()
+        weight = self.context_weight.float() if self.learn_context_weight else self.context_weight.detach().float()
         return weight + (weight.clamp(0.0, 1.0) - weight).detach()
 
     def _weights(self, chosen: Tensor) -> Tensor:
