@@ -1,25 +1,26 @@
 """Exports a unified decoder to an architecture that others already serve, exactly, or says why that is impossible.
 
 The new folder holds a configuration of the target's own class, its weights in the layout that was published for it (one
-tensor for each expert and matrix), the tokenizer, and a card. Tensors are copied one at a time, in their dtype; routers
-stay float32. Loaded in float32 by transformers the export computes what the unified model computes. A program that
+tensor for each expert and matrix), the tokenizer, and a card. Tensors are copied as bytes (`byte_merge`); routers stay
+float32. Loaded in float32 by transformers the export computes what the unified model computes. A program that
 rounds the router's rows to bfloat16, as most do, may send a token whose two best scores are nearly equal elsewhere.
 """
 
 import dataclasses
+import math
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from collegium.core.artifacts import Artifact, read_artifact, writing
 from collegium.core.errors import ArtifactError, InputError
 from collegium.moe.configuration import MoEConfig
 from collegium.moe.modeling import NOT_THE_SEEDS
+from collegium.unify.byte_merge import Constant, Output, write_outputs
+from collegium.unify.checkpoint import FLOATS
 from collegium.unify.export_source import ExportSource, open_source
 from collegium.unify.export_targets import (
     SHARED_EXPERT,
@@ -29,7 +30,6 @@ from collegium.unify.export_targets import (
     Target,
     obstacles,
 )
-from collegium.unify.tensor_files import DTYPES, PlannedTensor, write_tensors
 
 KIND = "exported-model"
 COPIED = (  # tokenizer, generation defaults, licence, what each owner released
@@ -60,10 +60,10 @@ def export_model(model: Path, to: str, out: Path) -> Artifact:
     source = open_source(model)
     check_fits(source, to, obstacles(to, source.config, source.routers))
     target = TARGETS[to]
-    plan = planned_tensors(source, target)
+    plan = planned_outputs(source, target)
     with writing(out, KIND, {"model": source.sha256}, {"to": to}) as folder:
         target_config(source, target).save_pretrained(folder)
-        write_tensors(folder, plan)
+        write_outputs(folder, plan)
         copy_files(source, folder)
         (folder / CARD).write_text(model_card(source, to, target.model_class, IN_FLOAT32), encoding="utf-8")
     return read_artifact(out, KIND)
@@ -108,25 +108,24 @@ def shared_inner(config: Any) -> int:
     return min(config.intermediate_size, WIDEST_SHARED)
 
 
-def planned_tensors(source: ExportSource, target: Target) -> list[PlannedTensor]:
+def planned_outputs(source: ExportSource, target: Target) -> list[Output]:
     """Every tensor of the export, in the target's names.
 
     Raises:
         ArtifactError: the folder lacks a tensor.
     """
-    plan = [source.tensors.planned(name, name) for name in source.unrouted]
+    plan = [source.copied(name, name) for name in source.unrouted]
     for layer, router in enumerate(source.routers):
         prefix = f"model.layers.{layer}"
-        rows = router.rows
-        plan.append(PlannedTensor(f"{prefix}.{target.router}", tuple(rows.shape), "F32", partial(_same, rows)))
+        plan.append(Output(f"{prefix}.{target.router}", "F32", Constant(router.rows)))
         for index in range(len(source.expert_names)):
             for matrix, name in target.experts.items():
                 new = f"{prefix}.{name.format(expert=index)}"
-                plan.append(source.tensors.planned(source.expert(layer, index, matrix), new))
+                plan.append(source.copied(source.expert(layer, index, matrix), new))
         if target.shared_expert:
             plan += _zero_shared_expert(source, layer)
     expected = _parameters(target_config(source, target))
-    written = sum(torch.Size(tensor.shape).numel() for tensor in plan)
+    written = sum(math.prod(output.source.shape) for output in plan)
     if written != expected:
         raise ArtifactError(
             f"{source.path} does not hold the tensors that its config.json promises.",
@@ -144,22 +143,14 @@ def copy_files(source: ExportSource, folder: Path) -> None:
                 shutil.copyfile(file, folder / file.name)
 
 
-def _same(rows: Tensor) -> Tensor:
-    return rows
-
-
-def _zero_shared_expert(source: ExportSource, layer: int) -> list[PlannedTensor]:
+def _zero_shared_expert(source: ExportSource, layer: int) -> list[Output]:
     dim, inner = source.config.hidden_size, shared_inner(source.config)
-    dtype = source.tensors.dtype(source.expert(layer, 0, "up_proj"))
+    dtype = source.stored(source.expert(layer, 0, "up_proj")).dtype
     shapes = {name: (dim, inner) if matrix == "down_proj" else (inner, dim) for matrix, name in SHARED_EXPERT.items()}
     return [
-        PlannedTensor(f"model.layers.{layer}.{name}", shape, dtype, partial(_zeros, shape, dtype))
+        Output(f"model.layers.{layer}.{name}", dtype, Constant(torch.zeros(shape, dtype=FLOATS[dtype])))
         for name, shape in {**shapes, SHARED_GATE: (1, dim)}.items()
     ]
-
-
-def _zeros(shape: tuple[int, ...], dtype: str) -> Tensor:
-    return torch.zeros(shape, dtype=DTYPES[dtype])
 
 
 def _parameters(config: Any) -> int:
