@@ -168,12 +168,22 @@ def test_the_paper_preset_is_the_published_router_and_own_keys_win():
     ("router", "message"),
     [
         ({"context": "seed"}, "context: seed is an extra pass"),
+        ({"context": "token", "warmup_tokens": 3}, "warmup_tokens: 3 is for context: causal, not token"),
         ({"temperature": 0}, "temperature must be above 0"),
         ({"temperature": -1.5}, "temperature must be above 0"),
     ],
 )
 def test_router_settings_that_contradict_each_other_are_refused(router, message):
     assert message in fault(minimal(router=router))
+
+
+def test_the_warm_up_follows_the_context_unless_it_is_set_and_survives_json():
+    def warmup(**router):
+        agreement = parse_settings(minimal(router=router), Recipe).agreement
+        return Agreement.model_validate(agreement.model_dump(mode="json")).router.warmup
+
+    assert (warmup(), warmup(context="token"), warmup(context="causal")) == (0, 0, 8)
+    assert (warmup(context="causal", warmup_tokens=3), warmup(context="causal", warmup_tokens=0)) == (3, 0)
 
 
 def test_the_agreement_holds_the_settings_of_the_recipe_and_survives_json():

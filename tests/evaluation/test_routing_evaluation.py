@@ -10,6 +10,7 @@ from collegium.evaluation.routing import RoutedAnswers, evaluate_routed, route_t
 from collegium.models.encoder import Encoder, embed_texts
 from collegium.models.tasks import class_set
 from collegium.unify.merge import ffn_tensors, unified_model
+from families import tiny_seed, tiny_unified
 
 TEXTS = ["the old cow", "a", "hull mast keel sail near far", "tide", "wheat barley oat rye the a", "one two"]
 
@@ -56,6 +57,16 @@ def test_tokens_are_counted_without_padding(experts_per_token, unified, seed):
     for counts in tokens.values():
         assert counts.shape == (6, 3)
         np.testing.assert_array_equal(counts.sum(axis=1), np.array(lengths) * experts_per_token)
+
+
+def test_in_a_warm_up_the_seed_is_counted_without_being_an_expert_of_the_router(seed):
+    model = tiny_unified(tiny_seed("llama", "LlamaModel"), context="causal", warmup_tokens=4)
+    encoder = Encoder(model=model, tokenizer=seed.tokenizer, pooling="mean", max_length=32)
+    _, tokens = route_texts(encoder, TEXTS, batch_size=4)
+    lengths = np.array([len(seed.tokenizer(text)["input_ids"]) for text in TEXTS])
+    for counts in tokens.values():
+        np.testing.assert_array_equal(counts[:, 3], np.minimum(lengths, 3))  # after the owners: the seed
+        np.testing.assert_array_equal(counts.sum(axis=1), lengths)
 
 
 def test_batch_size_changes_no_route(unified):

@@ -42,7 +42,7 @@ def sequence_routing(answers: dict[str, RoutedAnswers], experts: Sequence[str]) 
 
 def route_texts(encoder: Encoder, texts: Sequence[Item], batch_size: int) -> tuple[np.ndarray, dict[int, np.ndarray]]:
     """Embeddings of the texts, and layer → tokens that each expert got for each text; [items, experts]."""
-    num_experts = next(iter(encoder.model.routers.values())).weight.shape[0]
+    num_experts = len(encoder.model.config.choices)
     embeddings = np.empty((len(texts), encoder.model.config.hidden_size), dtype=np.float32)
     tokens = {layer: np.zeros((len(texts), num_experts)) for layer in encoder.model.routers}
     with torch.inference_mode():

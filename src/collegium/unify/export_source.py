@@ -32,7 +32,7 @@ class ExportSource:
     Attributes:
         sha256: of the artifact; of configuration and weights where the folder has no manifest.
         routers: of the layers that have one, from below.
-        expert_names: owners in the order of the experts; a fallback, the last, is `seed`.
+        expert_names: owners in the order of the experts; the seed's own FFN, where it can be chosen, is `seed`.
     """
 
     path: Path
@@ -43,7 +43,7 @@ class ExportSource:
 
     @property
     def expert_names(self) -> list[str]:
-        return [*(self.config.expert_names or []), *(["seed"] if self.config.fallback else [])]
+        return self.config.choices
 
     @property
     def experts_per_token(self) -> int:
@@ -150,7 +150,7 @@ def _router(layer: int, value: str) -> str:
 
 
 def _read_router(path: Path, tensors: Mapping[str, StoredTensor], layer: int, config: Any) -> RouterValues:
-    experts, dim = len(config.expert_names or []) + config.fallback, config.hidden_size
+    experts, dim = len(config.candidates), config.hidden_size
     shapes = {"weight": (experts, dim), "bias": (experts,), "centre": (dim,), "context_weight": (), "temperature": ()}
     found = {value: _stored(path, tensors, _router(layer, value)) for value in shapes}
     for value, expected in shapes.items():
