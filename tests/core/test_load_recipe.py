@@ -156,6 +156,13 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, message):
         load_recipe(tmp_path / "missing.yaml", Recipe)
 
 
+def test_the_exportable_preset_sees_the_token_alone_in_every_layer_and_own_keys_win():
+    exportable = parse_settings(minimal(), Recipe, ["router.preset=exportable"]).router
+    assert (exportable.context, exportable.decide, exportable.init) == ("token", "every-layer", "normalised")
+    assert (exportable.context_weight, exportable.warmup) == (0.0, 0)
+    assert parse_settings(minimal(router={"preset": "exportable", "init": "raw"}), Recipe).router.init == "raw"
+
+
 def test_the_paper_preset_is_the_published_router_and_own_keys_win():
     paper = parse_settings(minimal(), Recipe, ["router.preset=paper"]).router
     assert {key: getattr(paper, key) for key in PAPER_ROUTER} == PAPER_ROUTER

@@ -186,10 +186,22 @@ PAPER_ROUTER = {
     "temperature": 1.0,
 }
 
+# What the routers of Mixtral and its like can do: rows alone, on the token alone, in every layer.
+EXPORTABLE_ROUTER = {
+    "init": "normalised",
+    "decide": "every-layer",
+    "context": "token",
+    "context_weight": 0.0,
+    "weighting": "straight-through",
+}
+PRESETS = {"paper": PAPER_ROUTER, "exportable": EXPORTABLE_ROUTER}
+
 
 class RouterSettings(Settings):
-    preset: Literal["default", "paper"] = Field(
-        default="default", description="paper = the published router; other keys still win over the preset"
+    preset: Literal["default", "paper", "exportable"] = Field(
+        default="default",
+        description="paper = the published router; exportable = one that `export` writes exactly (a routing vector of "
+        "every layer leaves each owner); other keys still win over the preset",
     )
     init: Literal["raw", "normalised", "lda", "whitened"] = Field(
         default="whitened",
@@ -239,8 +251,8 @@ class RouterSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _preset(cls, values: object) -> object:
-        if isinstance(values, dict) and values.get("preset") == "paper":
-            return {**PAPER_ROUTER, **values}
+        if isinstance(values, dict) and values.get("preset") in PRESETS:
+            return {**PRESETS[values["preset"]], **values}
         return values
 
     @model_validator(mode="after")

@@ -24,9 +24,10 @@ from torch import Tensor
 
 from collegium.core.artifacts import Artifact, read_artifact, writing
 from collegium.core.errors import InputError, RunError
+from collegium.selection.pool import Pool
 from collegium.unify.byte_merge import Output
 from collegium.unify.checkpoint import FLOATS, whole
-from collegium.unify.export import CARD, KIND, check_fits, copy_files, model_card, planned_outputs, shared_inner
+from collegium.unify.export import KIND, fit, planned_outputs, shared_inner, write_companions
 from collegium.unify.export_source import ExportSource, open_source
 from collegium.unify.export_targets import TARGETS, Target, obstacles, target_for
 
@@ -34,13 +35,16 @@ GRAPHS = {"mixtral": "llama", "qwen2-moe": "qwen2moe", "qwen3-moe": "qwen3moe"} 
 LEAVES_WEIGHTS = ("qwen2moe",)  # does not divide the chosen weights by their sum
 FILE = "model.gguf"
 VERIFIED = (
-    "Every tensor was read back from the file and compared with the unified model's, byte for byte. The file holds no "
+    "Every tensor was read back from the file and compared with the model's, byte for byte. The file holds no "
     "vocabulary: it takes and gives token numbers of the tokenizer beside it."
 )
 
 
-def export_gguf(model: Path, out: Path) -> Artifact:
+def export_gguf(model: Path, out: Path, drop_context: Pool | None = None) -> Artifact:
     """Write the unified model at `model` as `model.gguf`.
+
+    Args:
+        drop_context: public texts on which routers without context are tuned, where the model's own do not fit.
 
     Raises:
         ArtifactError: `model` is no unified decoder.
@@ -52,16 +56,20 @@ def export_gguf(model: Path, out: Path) -> Artifact:
     name = target_for(source.config.seed_model_type)
     if name not in GRAPHS:
         families = sorted(seed for target in GRAPHS for seed in TARGETS[target].seeds)
-        check_fits(source, "gguf", [f"the seed is a {source.config.seed_model_type}; gguf takes {', '.join(families)}"])
+        foreign = f"the seed is a {source.config.seed_model_type}; gguf takes {', '.join(families)}"
+        fit(source, "gguf", lambda _: [foreign], None)
     assert name is not None
     target, graph = TARGETS[name], GRAPHS[name]
-    check_fits(source, "gguf", obstacles(name, source.config, source.routers) + _gguf_obstacles(source.config, graph))
-    plan = _gguf_plan(source, target, graph)
-    with writing(out, KIND, {"model": source.sha256}, {"to": "gguf"}) as folder:
-        _write(folder / FILE, source, graph, plan)
+
+    def obstacles_of(one: ExportSource) -> list[str]:
+        return obstacles(name, one.config, one.routers) + _gguf_obstacles(one.config, graph)
+
+    fitting = fit(source, "gguf", obstacles_of, drop_context)
+    plan = _gguf_plan(fitting.source, target, graph)
+    with writing(out, KIND, fitting.inputs, {"to": "gguf"}) as folder:
+        _write(folder / FILE, fitting.source, graph, plan)
         _verify(folder / FILE, plan)
-        copy_files(source, folder)
-        (folder / CARD).write_text(model_card(source, "gguf", f"llama.cpp's {graph}", VERIFIED), encoding="utf-8")
+        write_companions(fitting, folder, "gguf", f"llama.cpp's {graph}", VERIFIED)
     return read_artifact(out, KIND)
 
 

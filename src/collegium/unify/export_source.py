@@ -32,6 +32,7 @@ class ExportSource:
     Attributes:
         sha256: of the artifact; of configuration and weights where the folder has no manifest.
         routers: of the layers that have one, from below.
+        dense_layers: so many layers from below hold the seed's FFN alone, and every expert is that one.
         expert_names: owners in the order of the experts; the seed's own FFN, where it can be chosen, is `seed`.
     """
 
@@ -40,6 +41,7 @@ class ExportSource:
     config: Any
     tensors: Mapping[str, StoredTensor]
     routers: Sequence[RouterValues]
+    dense_layers: int = 0
 
     @property
     def expert_names(self) -> list[str]:
@@ -51,6 +53,8 @@ class ExportSource:
 
     def expert(self, layer: int, index: int, matrix: str) -> str:
         """Name of an expert's matrix."""
+        if layer < self.dense_layers:
+            return f"model.layers.{layer}.mlp.{matrix}.weight"
         return f"model.layers.{layer}.mlp.experts.{index}.{matrix}.weight"
 
     def stored(self, name: str) -> StoredTensor:
@@ -70,8 +74,9 @@ class ExportSource:
     def unrouted(self) -> list[str]:
         """Names of the tensors that are neither of an expert nor of a router; a tied head is the embedding."""
         tied = {"lm_head.weight"} if self.config.tie_word_embeddings else set()
+        dense = tuple(f"model.layers.{layer}.mlp." for layer in range(self.dense_layers))
         own = [name for name in sorted(self.tensors) if ".mlp.experts." not in name and ".mlp.router." not in name]
-        return [name for name in own if name not in tied]
+        return [name for name in own if name not in tied and not name.startswith(dense)]
 
 
 def open_source(path: Path) -> ExportSource:
