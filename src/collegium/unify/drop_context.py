@@ -187,8 +187,9 @@ def _texts(reader: Encoder, pool: Pool, held_out: bool) -> list[str]:
     for first in range(0, len(rows), BATCH):
         if missing <= 0:
             break
-        texts += pool.texts(rows[first : first + BATCH])
-        missing -= int(_mask(reader, texts[-len(rows[first : first + BATCH]) :]).sum())
+        batch = pool.texts(rows[first : first + BATCH])
+        missing -= int(_mask(reader, batch).sum())
+        texts += batch
     return texts
 
 
