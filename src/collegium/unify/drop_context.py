@@ -187,7 +187,7 @@ def _texts(reader: Encoder, pool: Pool, held_out: bool) -> list[str]:
     for first in range(0, len(rows), BATCH):
         if missing <= 0:
             break
-        batch = pool.texts(rows[first : first + BATCH])
+        batch = [text for text in pool.texts(rows[first : first + BATCH]) if isinstance(text, str)]
         missing -= int(_mask(reader, batch).sum())
         texts += batch
     return texts
