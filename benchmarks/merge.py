@@ -176,9 +176,11 @@ def _memory(field: str) -> int:
 
 
 def _collegium(folder: Path):
-    from collegium.unify.merge_checkpoints import merge_checkpoints
+    from collegium.unify.merge_checkpoints import ROUTER, merge_checkpoints
 
-    return lambda: merge_checkpoints(folder / "seed", {name: folder / name for name in NAMES}, folder / "out")
+    experts = {name: folder / name for name in NAMES}
+    router = ROUTER.model_copy(update={"warmup_tokens": 0})  # the others keep no seed beside the experts
+    return lambda: merge_checkpoints(folder / "seed", experts, folder / "out", router)
 
 
 def _collegium_copy(folder: Path):

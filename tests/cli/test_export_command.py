@@ -1,14 +1,18 @@
 """`collegium export`: one folder, or one clear error."""
 
+import json
+import re
 import sys
 
 import pytest
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from collegium.cli import main as cli
 from collegium.cli.export import To
 from collegium.core.artifacts import read_artifact
+from collegium.core.errors import InputError
+from collegium.reports.wording import percent
 from collegium.unify.export_targets import TARGETS
 from families import tiny_seed, tiny_unified
 
@@ -55,3 +59,29 @@ def test_what_cannot_be_exported_ends_with_exit_code_2_and_no_folder(to, unified
 
 def test_every_target_is_offered():
     assert set(To) == {*TARGETS, "gguf"}
+
+
+def test_dropping_the_context_prints_how_often_the_model_agrees(unified, pool, seed_folder, tmp_path, monkeypatch):
+    path = unified(decide="once")
+    AutoTokenizer.from_pretrained(seed_folder).save_pretrained(path)
+    arguments = ["export", path, "--to", "qwen3-moe", "--out", str(tmp_path / "out"), "--drop-context"]
+    monkeypatch.setenv("COLUMNS", "100")
+    result = CliRunner().invoke(cli.app, [*arguments, "--pool", str(pool.artifact.path)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    told = json.loads((tmp_path / "out" / "agreement.json").read_bytes())
+    assert re.search(
+        rf"next token\W+{percent(told['next_token']['dropped'])}\W+{percent(told['next_token']['retuned'])}",
+        result.output,
+    )
+    assert "expert in layer 2" in result.output
+    assert f"expert where it is owner-0 ({percent(told['expert_shares']['owner-0'])} %)" in result.output
+    assert f"judged on {told['judged_tokens']} others" in result.output
+
+
+@pytest.mark.parametrize("alone", [["--drop-context"], ["--pool", "somewhere"]])
+def test_dropping_and_pool_go_together(alone, unified, tmp_path):
+    result = CliRunner().invoke(
+        cli.app, ["export", unified(decide="once"), "--to", "gguf", "-o", str(tmp_path / "out"), *alone]
+    )
+    assert isinstance(result.exception, InputError)
+    assert f"got: {alone[0]} alone" in str(result.exception)

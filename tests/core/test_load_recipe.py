@@ -156,6 +156,13 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, message):
         load_recipe(tmp_path / "missing.yaml", Recipe)
 
 
+def test_the_exportable_preset_sees_the_token_alone_in_every_layer_and_own_keys_win():
+    exportable = parse_settings(minimal(), Recipe, ["router.preset=exportable"]).router
+    assert (exportable.context, exportable.decide, exportable.init) == ("token", "every-layer", "normalised")
+    assert (exportable.context_weight, exportable.warmup) == (0.0, 0)
+    assert parse_settings(minimal(router={"preset": "exportable", "init": "raw"}), Recipe).router.init == "raw"
+
+
 def test_the_paper_preset_is_the_published_router_and_own_keys_win():
     paper = parse_settings(minimal(), Recipe, ["router.preset=paper"]).router
     assert {key: getattr(paper, key) for key in PAPER_ROUTER} == PAPER_ROUTER
@@ -168,12 +175,22 @@ def test_the_paper_preset_is_the_published_router_and_own_keys_win():
     ("router", "message"),
     [
         ({"context": "seed"}, "context: seed is an extra pass"),
+        ({"context": "token", "warmup_tokens": 3}, "warmup_tokens: 3 is for context: causal, not token"),
         ({"temperature": 0}, "temperature must be above 0"),
         ({"temperature": -1.5}, "temperature must be above 0"),
     ],
 )
 def test_router_settings_that_contradict_each_other_are_refused(router, message):
     assert message in fault(minimal(router=router))
+
+
+def test_the_warm_up_follows_the_context_unless_it_is_set_and_survives_json():
+    def warmup(**router):
+        agreement = parse_settings(minimal(router=router), Recipe).agreement
+        return Agreement.model_validate(agreement.model_dump(mode="json")).router.warmup
+
+    assert (warmup(), warmup(context="token"), warmup(context="causal")) == (0, 0, 8)
+    assert (warmup(context="causal", warmup_tokens=3), warmup(context="causal", warmup_tokens=0)) == (3, 0)
 
 
 def test_the_agreement_holds_the_settings_of_the_recipe_and_survives_json():

@@ -10,6 +10,7 @@ from collegium.evaluation.routing import RoutedTokens, Routes, evaluate_routed, 
 from collegium.models.encoder import Encoder, embed_texts
 from collegium.models.tasks import class_set
 from collegium.unify.merge import ffn_tensors, unified_model
+from families import tiny_seed, tiny_unified
 
 DOMAINS = {"farm": ("a {label}", ["cow", "wheat"]), "port": ("the {label}", ["hull", "wave"])}
 
@@ -64,6 +65,16 @@ def tokens_of(encoder, batch_size):
     watch = RoutedTokens(encoder, len(TEXTS))
     embed_texts(encoder, TEXTS, batch_size, watch)
     return watch.tokens
+
+
+def test_in_a_warm_up_the_seed_is_counted_without_being_an_expert_of_the_router(seed):
+    model = tiny_unified(tiny_seed("llama", "LlamaModel"), context="causal", warmup_tokens=4)
+    encoder = Encoder(model=model, tokenizer=seed.tokenizer, pooling="mean", max_length=32)
+    tokens = tokens_of(encoder, batch_size=4)
+    lengths = np.array([len(seed.tokenizer(text)["input_ids"]) for text in TEXTS])
+    for counts in tokens.values():
+        np.testing.assert_array_equal(counts[:, 3], np.minimum(lengths, 3))  # after the owners: the seed
+        np.testing.assert_array_equal(counts.sum(axis=1), lengths)
 
 
 def test_batch_size_changes_no_route(unified):

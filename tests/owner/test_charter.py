@@ -106,6 +106,12 @@ def test_a_context_that_the_seed_cannot_have_is_refused_before_any_work(make_cha
     assert "token, sequence, seed" in str(raised.value)
 
 
+def test_a_warm_up_without_a_causal_context_is_refused_before_any_work(make_charter):
+    with pytest.raises(RecipeError, match=r"router\.warmup_tokens is for context: causal") as raised:
+        make_charter(router={"warmup_tokens": 4})
+    assert "0 with sequence" in str(raised.value)
+
+
 def test_no_more_experts_per_token_than_experts(make_charter):
     assert make_charter(router={"experts_per_token": 2}).terms.router.experts_per_token == 2
     assert make_charter(router={"experts_per_token": 3, "fallback": True}).terms.router.experts_per_token == 3

@@ -35,7 +35,7 @@ def proxies(seed, classes):
 
 @pytest.fixture
 def make_model(seed, make_expert):
-    def make(**options):
+    def make(centre=0.1, **options):
         router = RouterSettings(**options)
         layers = [0, 1, 2] if router.decide == "every-layer" else [1, 2]
         experts = {"farm": make_expert(layers, random_seed=1), "port": make_expert(layers, random_seed=2)}
@@ -44,6 +44,7 @@ def make_model(seed, make_expert):
         for one in model.routers.values():
             one.weight.data = 0.1 * torch.randn(one.weight.shape, generator=generator)
             one.context_weight.data.fill_(router.context_weight)
+            one.centre.data.fill_(centre)
         return model
 
     return make
@@ -120,6 +121,13 @@ def test_case_16_the_task_loss_alone_moves_the_router_unless_the_weights_are_the
     batch = published(input_ids=torch.tensor([[2, 20, 30, 3]]))
     batch.last_hidden_state[..., 0].sum().backward()
     assert published.routers[1].weight.grad.abs().max() < 1e-6
+
+
+def test_a_router_without_bias_and_centre_stays_so_that_it_can_be_exported(make_model, tune):
+    model = make_model(centre=0.0, decide="every-layer", context="token")
+    moved = changed(model, tune(model))
+    assert any(name.endswith(".router.weight") for name in moved)
+    assert not any(name.endswith(".router.bias") for name in moved)
 
 
 def test_router_only_leaves_the_experts(make_model, tune):

@@ -173,10 +173,32 @@ def test_examples_send_texts_to_their_own_expert(settings, seed_folder, examples
             assert right > 0.8, (name, layer)
 
 
+def test_a_decoders_first_tokens_take_the_seeds_ffn_unless_told_otherwise(seed_folder, tmp_path):
+    seed = make_tiny_llama(tmp_path / "seed", seed_folder)
+    experts = {name: finetune(seed, tmp_path / name, random_seed=index) for index, name in enumerate(DOMAINS)}
+    merged = load(merge_checkpoints(seed, experts, tmp_path / "a").path, AutoModelForCausalLM)
+    assert (merged.config.warmup_tokens, merged.config.choices) == (8, [*DOMAINS, "seed"])
+    ids = tiny_inputs("llama", [12])["input_ids"]
+    ours = merged(ids, output_routing=True)
+    chosen = next(iter(ours.routings.values())).experts[0, :, 0]
+    assert chosen[:7].tolist() == [2] * 7
+    assert (chosen[7:] < 2).all()
+    dense = AutoModelForCausalLM.from_pretrained(seed)(ids).logits
+    assert torch.allclose(ours.logits[:, :7], dense[:, :7], atol=1e-5)
+    assert not torch.allclose(ours.logits[:, 7:], dense[:, 7:], atol=1e-2)
+
+    router = ROUTER.model_copy(update={"warmup_tokens": 0})
+    without = load(merge_checkpoints(seed, experts, tmp_path / "b", router).path, AutoModelForCausalLM)
+    assert (without.config.warmup_tokens, without.config.choices) == (0, list(DOMAINS))
+    assert len(without.state_dict()) < len(merged.state_dict())  # no seed beside the experts
+
+
 def test_a_decoder_is_routed_by_examples_and_generates(seed_folder, examples, tmp_path):
     seed = make_tiny_llama(tmp_path / "seed", seed_folder)
     folders = dict.fromkeys(DOMAINS, seed)  # as above: the routing is all that differs
-    model = load(merge_checkpoints(seed, folders, tmp_path / "out", examples=examples).path, AutoModelForCausalLM)
+    router = ROUTER.model_copy(update={"warmup_tokens": 2})  # the texts are short
+    artifact = merge_checkpoints(seed, folders, tmp_path / "out", router, examples=examples)
+    model = load(artifact.path, AutoModelForCausalLM)
     assert (model.config.context, model.lm_head.weight is model.model.embed_tokens.weight) == ("causal", True)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     right = []
@@ -302,8 +324,10 @@ def test_every_family_is_merged_as_it_grows_in_the_table(family, class_name, tmp
     assert config.context == ("causal" if ARCHITECTURES[family].kind == "decoder" else "sequence")
     answers = answer(model.eval()(**tiny_inputs(family, [5, 3])))
     assert torch.isfinite(answers).all()
-    # one expert alone is that fine-tune, whatever the router says
-    one = model_class.from_pretrained(merge_checkpoints(tmp_path / "seed", {"a": folders["a"]}, tmp_path / "one").path)
+    # one expert alone is that fine-tune, whatever the router says, where no token is too early for it
+    router = ROUTER.model_copy(update={"warmup_tokens": 0})
+    merged = merge_checkpoints(tmp_path / "seed", {"a": folders["a"]}, tmp_path / "one", router)
+    one = model_class.from_pretrained(merged.path)
     dense = type(seed).from_pretrained(folders["a"]).eval()
     inputs = tiny_inputs(family, [5, 5])
     if type(one).__name__.endswith("Model") == class_name.endswith("Model"):

@@ -19,7 +19,7 @@ def test_copies_of_the_seed_answer_as_the_seed_and_changed_experts_do_not(family
         shutil.copy(file, tmp_path)
     seed = load_seed_model(str(tmp_path))
     context = "causal" if ARCHITECTURES[family].kind == "decoder" else "sequence"
-    router, layers = RouterSettings(context=context), [1, 2]
+    router, layers = RouterSettings(context=context, warmup_tokens=0), [1, 2]
     copies = ffn_tensors(seed, layers)
     batch = seed.tokenise(["the old cow", "hull mast keel sail near far"])
     expected = answer(seed.model(**batch))

@@ -16,6 +16,7 @@ from collegium.owner.charter import write_charter
 from collegium.selection.pool import build_pool
 from collegium.unify import judge, unified_folder
 from collegium.unify import unify as unify_module
+from collegium.unify.export_targets import TARGETS, RouterValues, routing_obstacles
 from collegium.unify.merge import ffn_tensors
 from collegium.unify.proxies import ProxySet
 from collegium.unify.routed_model import Ingredients
@@ -254,6 +255,21 @@ def test_the_paper_preset_works_from_end_to_end(unify_by_hand):
     assert all(0 <= router.context_weight <= 1 for router in model.routers.values())
     alone = np.concatenate([embed_texts(unified.encoder, [text]) for text in TEXTS])
     np.testing.assert_allclose(embed_texts(unified.encoder, TEXTS), alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+def test_the_exportable_preset_makes_routers_that_targets_can_express_also_after_tuning(fallback, unify_by_hand):
+    tuning = {"keep": "always", "learning_rate": 0.01}
+    unified = unify_by_hand(router={"preset": "exportable", "fallback": fallback}, joint_tuning=tuning)
+    model = unified.encoder.model
+    assert list(model.routers) == [0, 1, 2]
+    routers = [
+        RouterValues(one.weight, one.bias, one.centre, float(one.context_weight), float(one.temperature))
+        for one in model.routers.values()
+    ]
+    assert routing_obstacles(model.config, routers, TARGETS["mixtral"]) == []
+    assert unified.facts["unification"]["joint_tuning"]["kept"]
+    assert all(one.weight.std() > 0 for one in routers)
 
 
 def test_two_experts_for_each_token_with_a_fallback_work(unify_by_hand):

@@ -36,6 +36,10 @@ def list_owners(model: Annotated[Path, typer.Argument(metavar="MODEL", help="a u
     console.print(table)
     if unified.encoder.model.config.fallback:
         console.print("A token may also take the seed model's own feed-forward network (fallback).", markup=False)
+    if early := unified.encoder.model.config.warmup_tokens:
+        console.print(
+            f"Tokens with fewer than {early} up to themselves take the seed model's own (warm-up).", markup=False
+        )
 
 
 @app.command("remove")

@@ -182,6 +182,7 @@ class TrainingSettings(Settings):
         return self
 
 
+CAUSAL_WARMUP = 8  # tokens; METHODS §6: on prefixes of 2, 4 and 8 tokens 52, 85 and 87 % were routed right
 PAPER_ROUTER = {
     "init": "raw",
     "vectors": "tuned",
@@ -193,10 +194,22 @@ PAPER_ROUTER = {
     "temperature": 1.0,
 }
 
+# What the routers of Mixtral and its like can do: rows alone, on the token alone, in every layer.
+EXPORTABLE_ROUTER = {
+    "init": "normalised",
+    "decide": "every-layer",
+    "context": "token",
+    "context_weight": 0.0,
+    "weighting": "straight-through",
+}
+PRESETS = {"paper": PAPER_ROUTER, "exportable": EXPORTABLE_ROUTER}
+
 
 class RouterSettings(Settings):
-    preset: Literal["default", "paper"] = Field(
-        default="default", description="paper = the published router; other keys still win over the preset"
+    preset: Literal["default", "paper", "exportable"] = Field(
+        default="default",
+        description="paper = the published router; exportable = one that `export` writes exactly (a routing vector of "
+        "every layer leaves each owner); other keys still win over the preset",
     )
     init: Literal["raw", "normalised", "lda", "whitened"] = Field(
         default="whitened",
@@ -228,14 +241,27 @@ class RouterSettings(Settings):
         "published one, without gradient at top-1; softmax: Switch, the output is scaled by the probability",
     )
     experts_per_token: int = Field(default=1, ge=1, description="k: experts that each token runs through")
+    warmup_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        description="with context: causal, tokens with fewer than so many up to themselves take the seed's FFN, as a "
+        f"mean over a few tokens tells little; null = {CAUSAL_WARMUP} with context: causal, 0 otherwise",
+    )
     fallback: bool = Field(default=False, description="keep the seed's own FFN as one more expert")
     fallback_bias: float = Field(default=0.0, description="added to the fallback's logit 0")
+
+    @property
+    def warmup(self) -> int:
+        """Tokens that `warmup_tokens` stands for, once the context is known."""
+        if self.warmup_tokens is None:
+            return CAUSAL_WARMUP if self.context == "causal" else 0
+        return self.warmup_tokens
 
     @model_validator(mode="before")
     @classmethod
     def _preset(cls, values: object) -> object:
-        if isinstance(values, dict) and values.get("preset") == "paper":
-            return {**PAPER_ROUTER, **values}
+        if isinstance(values, dict) and values.get("preset") in PRESETS:
+            return {**PRESETS[values["preset"]], **values}
         return values
 
     @model_validator(mode="after")
@@ -244,6 +270,8 @@ class RouterSettings(Settings):
             raise ValueError("temperature must be above 0")
         if self.context == "seed" and self.decide == "once":
             raise ValueError("context: seed is an extra pass for decide: every-layer; with decide: once use sequence")
+        if self.warmup_tokens and self.context != "causal" and "context" in self.model_fields_set:
+            raise ValueError(f"warmup_tokens: {self.warmup_tokens} is for context: causal, not {self.context}")
         return self
 
 

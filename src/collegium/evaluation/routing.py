@@ -20,7 +20,8 @@ class Routes:
 
     Attributes:
         shares: layer → share of the domain's tokens that each expert got; [experts].
-        used: the most used expert of every text, counting the routed tokens of all layers; [items].
+        used: the most used expert of every text, counting the routed tokens of all layers but those of a warm-up;
+            [items].
     """
 
     shares: dict[int, Float64[np.ndarray, " experts"]]
@@ -53,7 +54,8 @@ class RoutedTokens:
     """
 
     def __init__(self, encoder: Encoder, num_items: int):
-        self.num_experts = next(iter(encoder.model.routers.values())).weight.shape[0]
+        self.num_experts = len(encoder.model.config.choices)
+        self.num_candidates = len(encoder.model.config.candidates)
         self.tokens = {layer: np.zeros((num_items, self.num_experts)) for layer in encoder.model.routers}
 
     def __call__(self, rows: list[int], routings: dict[int, Routing], mask: TokenMask) -> None:
@@ -67,4 +69,5 @@ class RoutedTokens:
 
     def routes(self) -> Routes:
         rates = {layer: counts / counts.sum(axis=1, keepdims=True) for layer, counts in self.tokens.items()}
-        return Routes({layer: rate.mean(axis=0) for layer, rate in rates.items()}, self.totals().argmax(axis=1))
+        routed = self.totals()[:, : self.num_candidates]  # in a warm-up nothing was decided
+        return Routes({layer: rate.mean(axis=0) for layer, rate in rates.items()}, routed.argmax(axis=1))

@@ -30,6 +30,16 @@ class MoEConfig:
     fallback: bool = False
 
     @property
+    def candidates(self) -> list[str]:
+        """What the router scores, in the order of its rows: the owners, and `seed` for the fallback."""
+        return [*(self.expert_names or []), *(["seed"] if self.fallback else [])]
+
+    @property
+    def choices(self) -> list[str]:
+        """What a token may run through, in the order of the experts: a warm-up takes the seed without a row for it."""
+        return [*(self.expert_names or []), *(["seed"] if self.fallback or self.warmup_tokens > 0 else [])]
+
+    @property
     def keeps_seed_ffn(self) -> bool:
         return self.fallback or self.context == "seed" or self.warmup_tokens > 0
 

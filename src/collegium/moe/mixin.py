@@ -121,7 +121,7 @@ class MoEMixin:
         Raises:
             ValueError: a name that no expert has, or fewer experts than each token takes; nothing is changed.
         """
-        known = [*self.config.expert_names, *(["seed"] if self.config.fallback else [])]  # pyright: ignore[reportAttributeAccessIssue]
+        known = self.config.candidates  # pyright: ignore[reportAttributeAccessIssue]
         inactive = None
         if names is not None:
             unknown = sorted(set(names) - set(known))

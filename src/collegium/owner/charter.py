@@ -112,6 +112,10 @@ def write_charter(
             got=router.context,
             expected=f"one of {', '.join(contexts)}",
         )
+    if router.warmup > 0 and router.context != "causal":  # of a context that was not chosen, the settings do not know
+        raise RecipeError(
+            "router.warmup_tokens is for context: causal.", got=router.warmup, expected=f"0 with {router.context}"
+        )
     if router.experts_per_token > len(recipe.owners) + router.fallback:
         raise RecipeError(
             "router.experts_per_token is more than there are experts.",

@@ -83,14 +83,14 @@ def write_outputs(folder: Path, outputs: Sequence[Output], shard_bytes: int = SH
     free = shutil.disk_usage(folder).free
     if total > free:
         raise RunError(
-            "The merged model does not fit on the disk.",
+            "The model does not fit on the disk.",
             got=f"{free:,} bytes free",
             expected=f"{total:,} bytes for the weights alone",
             do="free some space or name another folder",
         )
     shards = _shards(outputs, shard_bytes)
     names = [WEIGHTS] if len(shards) == 1 else [_shard_name(i, len(shards)) for i in range(len(shards))]
-    with progress_bar("write the merged model", len(outputs)) as bar:
+    with progress_bar("write the model", len(outputs)) as bar:
         for name, shard in zip(names, shards, strict=True):
             with (folder / name).open("wb", buffering=0) as file:
                 _write_all(file, _header(shard))

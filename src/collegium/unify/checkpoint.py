@@ -177,6 +177,11 @@ def layer_prefix(names: Iterable[str], layers: str) -> str:
     return next((match[1] for match in found if match), "")
 
 
+def whole(source: Source) -> Shaped[Tensor, "..."]:
+    """A tensor at once, for those who need it in its shape."""
+    return source.values(0, math.prod(source.shape)).reshape(source.shape)
+
+
 def shortened(names: Iterable[str], most: int = 5) -> str:
     """The first names, and how many more there are."""
     names = list(names)

@@ -1,25 +1,31 @@
 """Exports a unified decoder to an architecture that others already serve, exactly, or says why that is impossible.
 
 The new folder holds a configuration of the target's own class, its weights in the layout that was published for it (one
-tensor for each expert and matrix), the tokenizer, and a card. Tensors are copied one at a time, in their dtype; routers
-stay float32. Loaded in float32 by transformers the export computes what the unified model computes. A program that
+tensor for each expert and matrix), the tokenizer, and a card. Tensors are copied as bytes (`byte_merge`); routers stay
+float32. Loaded in float32 by transformers the export computes what the unified model computes. A program that
 rounds the router's rows to bfloat16, as most do, may send a token whose two best scores are nearly equal elsewhere.
 """
 
 import dataclasses
+import math
 import shutil
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from collegium.core.artifacts import Artifact, read_artifact, writing
+from collegium.core.artifacts import Artifact, canonical_json, read_artifact, writing
 from collegium.core.errors import ArtifactError, InputError
+from collegium.core.progress import say
 from collegium.moe.configuration import MoEConfig
 from collegium.moe.modeling import NOT_THE_SEEDS
+from collegium.selection.pool import Pool
+from collegium.unify.byte_merge import Constant, Output, write_outputs
+from collegium.unify.checkpoint import FLOATS
+from collegium.unify.drop_context import Agreement, dropping_obstacles, retuned, without_context
 from collegium.unify.export_source import ExportSource, open_source
 from collegium.unify.export_targets import (
     SHARED_EXPERT,
@@ -29,7 +35,6 @@ from collegium.unify.export_targets import (
     Target,
     obstacles,
 )
-from collegium.unify.tensor_files import DTYPES, PlannedTensor, write_tensors
 
 KIND = "exported-model"
 COPIED = (  # tokenizer, generation defaults, licence, what each owner released
@@ -43,44 +48,73 @@ COPIED = (  # tokenizer, generation defaults, licence, what each owner released
     "LICENSE*",
     "ledger.json",
 )
-CARD = "README.md"
+CARD, AGREEMENT = "README.md", "agreement.json"
 IN_FLOAT32 = (
-    "In float32 it computes what the unified model computes. The routers' rows are float32 in the file; a program that "
+    "In float32 it computes what that model computes. The routers' rows are float32 in the file; a program that "
     "rounds them (bfloat16) may send a token with two nearly equal scores to another expert."
 )
 
 
-def export_model(model: Path, to: str, out: Path) -> Artifact:
+def export_model(model: Path, to: str, out: Path, drop_context: Pool | None = None) -> Artifact:
     """Write the unified model at `model` as the architecture `to` (a key of `TARGETS`).
+
+    Args:
+        drop_context: public texts on which routers without context are tuned, where the model's own do not fit.
 
     Raises:
         ArtifactError: `model` is no unified decoder.
         InputError: the target cannot express it; everything that stands in the way is listed.
     """
     source = open_source(model)
-    check_fits(source, to, obstacles(to, source.config, source.routers))
+    fitting = fit(source, to, lambda one: obstacles(to, one.config, one.routers), drop_context)
     target = TARGETS[to]
-    plan = planned_tensors(source, target)
-    with writing(out, KIND, {"model": source.sha256}, {"to": to}) as folder:
-        target_config(source, target).save_pretrained(folder)
-        write_tensors(folder, plan)
-        copy_files(source, folder)
-        (folder / CARD).write_text(model_card(source, to, target.model_class, IN_FLOAT32), encoding="utf-8")
+    plan = planned_outputs(fitting.source, target)
+    with writing(out, KIND, fitting.inputs, {"to": to}) as folder:
+        target_config(fitting.source, target).save_pretrained(folder)
+        write_outputs(folder, plan)
+        write_companions(fitting, folder, to, target.model_class, IN_FLOAT32)
     return read_artifact(out, KIND)
 
 
-def check_fits(source: ExportSource, to: str, found: list[str]) -> None:
-    """Refuse an export that would not be the same model.
+@dataclass(frozen=True)
+class Fitting:
+    """A model that a target can express.
+
+    Attributes:
+        inputs: what it is made of, by hash.
+        agreement: with the model that was asked for, where it is not the same.
+    """
+
+    source: ExportSource
+    inputs: dict[str, str]
+    agreement: Agreement | None = None
+
+
+def fit(
+    source: ExportSource, to: str, obstacles_of: Callable[[ExportSource], list[str]], drop_context: Pool | None
+) -> Fitting:
+    """The model itself where the target can express it; otherwise, if that is wanted, the one without context.
 
     Raises:
         InputError: lists what the target cannot express.
     """
-    if found:
+    found = obstacles_of(source)
+    if not found:
+        if drop_context is not None:
+            say(f"{to} can express the model as it is: nothing is dropped, no router is tuned")
+        return Fitting(source, {"model": source.sha256})
+    bare = without_context(source)
+    left = obstacles_of(bare) + dropping_obstacles(bare)
+    if left or drop_context is None:
+        way_out = "" if left else ", or give up what stands in the way and tune the routers: --drop-context --pool POOL"
         raise InputError(
             f"{source.path} cannot be exported to {to}: the target would be another model.",
-            got="".join(f"\n    - {one}" for one in found),
-            do="serve the folder as it is (transformers, trust_remote_code=True), or unify again as the lines say",
+            got="".join(f"\n    - {one}" for one in (found if drop_context is None else left)),
+            do="serve the folder as it is (transformers, trust_remote_code=True), or unify again as the lines say"
+            + way_out,
         )
+    tuned, agreement = retuned(source, drop_context)
+    return Fitting(tuned, {"model": source.sha256, "pool": drop_context.artifact.sha256}, agreement)
 
 
 def target_config(source: ExportSource, target: Target) -> Any:
@@ -108,25 +142,24 @@ def shared_inner(config: Any) -> int:
     return min(config.intermediate_size, WIDEST_SHARED)
 
 
-def planned_tensors(source: ExportSource, target: Target) -> list[PlannedTensor]:
+def planned_outputs(source: ExportSource, target: Target) -> list[Output]:
     """Every tensor of the export, in the target's names.
 
     Raises:
         ArtifactError: the folder lacks a tensor.
     """
-    plan = [source.tensors.planned(name, name) for name in source.unrouted]
+    plan = [source.copied(name, name) for name in source.unrouted]
     for layer, router in enumerate(source.routers):
         prefix = f"model.layers.{layer}"
-        rows = router.rows
-        plan.append(PlannedTensor(f"{prefix}.{target.router}", tuple(rows.shape), "F32", partial(_same, rows)))
+        plan.append(Output(f"{prefix}.{target.router}", "F32", Constant(router.rows)))
         for index in range(len(source.expert_names)):
             for matrix, name in target.experts.items():
                 new = f"{prefix}.{name.format(expert=index)}"
-                plan.append(source.tensors.planned(source.expert(layer, index, matrix), new))
+                plan.append(source.copied(source.expert(layer, index, matrix), new))
         if target.shared_expert:
             plan += _zero_shared_expert(source, layer)
     expected = _parameters(target_config(source, target))
-    written = sum(torch.Size(tensor.shape).numel() for tensor in plan)
+    written = sum(math.prod(output.source.shape) for output in plan)
     if written != expected:
         raise ArtifactError(
             f"{source.path} does not hold the tensors that its config.json promises.",
@@ -136,30 +169,30 @@ def planned_tensors(source: ExportSource, target: Target) -> list[PlannedTensor]
     return plan
 
 
-def copy_files(source: ExportSource, folder: Path) -> None:
-    """Copy what goes with the model unchanged."""
+def write_companions(fitting: Fitting, folder: Path, to: str, becomes: str, same: str) -> None:
+    """What goes with the tensors: files that stay as they are, the agreement, the card.
+
+    Args:
+        becomes: the target's class or graph.
+        same: in what sense it is the same model.
+    """
     for pattern in COPIED:
-        for file in source.path.glob(pattern):
-            if file.is_file() and not file.is_symlink():
+        for file in fitting.source.path.glob(pattern):
+            if file.is_file():
                 shutil.copyfile(file, folder / file.name)
+    if fitting.agreement is not None:
+        (folder / AGREEMENT).write_bytes(canonical_json(fitting.agreement.as_json()))
+    (folder / CARD).write_text(_card(fitting, to, becomes, same), encoding="utf-8")
 
 
-def _same(rows: Tensor) -> Tensor:
-    return rows
-
-
-def _zero_shared_expert(source: ExportSource, layer: int) -> list[PlannedTensor]:
+def _zero_shared_expert(source: ExportSource, layer: int) -> list[Output]:
     dim, inner = source.config.hidden_size, shared_inner(source.config)
-    dtype = source.tensors.dtype(source.expert(layer, 0, "up_proj"))
+    dtype = source.stored(source.expert(layer, 0, "up_proj")).dtype
     shapes = {name: (dim, inner) if matrix == "down_proj" else (inner, dim) for matrix, name in SHARED_EXPERT.items()}
     return [
-        PlannedTensor(f"model.layers.{layer}.{name}", shape, dtype, partial(_zeros, shape, dtype))
+        Output(f"model.layers.{layer}.{name}", dtype, Constant(torch.zeros(shape, dtype=FLOATS[dtype])))
         for name, shape in {**shapes, SHARED_GATE: (1, dim)}.items()
     ]
-
-
-def _zeros(shape: tuple[int, ...], dtype: str) -> Tensor:
-    return torch.zeros(shape, dtype=DTYPES[dtype])
 
 
 def _parameters(config: Any) -> int:
@@ -169,13 +202,8 @@ def _parameters(config: Any) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def model_card(source: ExportSource, to: str, becomes: str, same: str) -> str:
-    """The README of an export.
-
-    Args:
-        becomes: the target's class or graph.
-        same: in what sense it is the same model.
-    """
+def _card(fitting: Fitting, to: str, becomes: str, same: str) -> str:
+    source, agreement = fitting.source, fitting.agreement
     experts = [f"| {index} | {name} |" for index, name in enumerate(source.expert_names)]
     return "\n".join(
         [
@@ -193,7 +221,18 @@ def model_card(source: ExportSource, to: str, becomes: str, same: str) -> str:
             "| ---: | --- |",
             *experts,
             "",
-            same,
+            same if agreement is None else _without_context(agreement, same),
             "",
         ]
+    )
+
+
+def _without_context(agreement: Agreement, same: str) -> str:
+    layers = list(agreement.layers.values())
+    mean = sum(share.retuned for share in layers) / len(layers)
+    return (
+        "**It is not the same model**: this architecture has no context beside the token, so that the routers were "
+        f"tuned without it, on {agreement.tuned_tokens:,} tokens of public text. On {agreement.judged_tokens:,} other "
+        f"tokens the next token is the same after {agreement.next_token.retuned:.1%}, and the expert is the same for "
+        f"{mean:.1%} (mean of the layers; `{AGREEMENT}` has each).\n\nOf the model with these routers: {same}"
     )

@@ -24,22 +24,27 @@ from torch import Tensor
 
 from collegium.core.artifacts import Artifact, read_artifact, writing
 from collegium.core.errors import InputError, RunError
-from collegium.unify.export import CARD, KIND, check_fits, copy_files, model_card, planned_tensors, shared_inner
+from collegium.selection.pool import Pool
+from collegium.unify.byte_merge import Output
+from collegium.unify.checkpoint import FLOATS, whole
+from collegium.unify.export import KIND, fit, planned_outputs, shared_inner, write_companions
 from collegium.unify.export_source import ExportSource, open_source
 from collegium.unify.export_targets import TARGETS, Target, obstacles, target_for
-from collegium.unify.tensor_files import DTYPES, PlannedTensor
 
 GRAPHS = {"mixtral": "llama", "qwen2-moe": "qwen2moe", "qwen3-moe": "qwen3moe"}  # target → llama.cpp's graph
 LEAVES_WEIGHTS = ("qwen2moe",)  # does not divide the chosen weights by their sum
 FILE = "model.gguf"
 VERIFIED = (
-    "Every tensor was read back from the file and compared with the unified model's, byte for byte. The file holds no "
+    "Every tensor was read back from the file and compared with the model's, byte for byte. The file holds no "
     "vocabulary: it takes and gives token numbers of the tokenizer beside it."
 )
 
 
-def export_gguf(model: Path, out: Path) -> Artifact:
+def export_gguf(model: Path, out: Path, drop_context: Pool | None = None) -> Artifact:
     """Write the unified model at `model` as `model.gguf`.
+
+    Args:
+        drop_context: public texts on which routers without context are tuned, where the model's own do not fit.
 
     Raises:
         ArtifactError: `model` is no unified decoder.
@@ -51,16 +56,20 @@ def export_gguf(model: Path, out: Path) -> Artifact:
     name = target_for(source.config.seed_model_type)
     if name not in GRAPHS:
         families = sorted(seed for target in GRAPHS for seed in TARGETS[target].seeds)
-        check_fits(source, "gguf", [f"the seed is a {source.config.seed_model_type}; gguf takes {', '.join(families)}"])
+        foreign = f"the seed is a {source.config.seed_model_type}; gguf takes {', '.join(families)}"
+        fit(source, "gguf", lambda _: [foreign], None)
     assert name is not None
     target, graph = TARGETS[name], GRAPHS[name]
-    check_fits(source, "gguf", obstacles(name, source.config, source.routers) + _gguf_obstacles(source.config, graph))
-    plan = _gguf_plan(source, target, graph)
-    with writing(out, KIND, {"model": source.sha256}, {"to": "gguf"}) as folder:
-        _write(folder / FILE, source, graph, plan)
+
+    def obstacles_of(one: ExportSource) -> list[str]:
+        return obstacles(name, one.config, one.routers) + _gguf_obstacles(one.config, graph)
+
+    fitting = fit(source, "gguf", obstacles_of, drop_context)
+    plan = _gguf_plan(fitting.source, target, graph)
+    with writing(out, KIND, fitting.inputs, {"to": "gguf"}) as folder:
+        _write(folder / FILE, fitting.source, graph, plan)
         _verify(folder / FILE, plan)
-        copy_files(source, folder)
-        (folder / CARD).write_text(model_card(source, "gguf", f"llama.cpp's {graph}", VERIFIED), encoding="utf-8")
+        write_companions(fitting, folder, "gguf", f"llama.cpp's {graph}", VERIFIED)
     return read_artifact(out, KIND)
 
 
@@ -75,7 +84,7 @@ class GgufTensor:
 
     def array(self) -> np.ndarray:
         """BF16, which numpy lacks, as bytes."""
-        tensor = self.read().to(DTYPES[self.dtype]).contiguous()
+        tensor = self.read().to(FLOATS[self.dtype]).contiguous()
         return (tensor.view(torch.uint8) if self.dtype == "BF16" else tensor).numpy()
 
 
@@ -114,8 +123,8 @@ def _gguf_obstacles(config: Any, graph: str) -> list[str]:
 def _gguf_plan(source: ExportSource, target: Target, graph: str) -> list[GgufTensor]:
     """The target's tensors under llama.cpp's names, experts stacked."""
     names = _gguf().get_tensor_name_map(_arch(graph), source.config.num_hidden_layers)
-    groups: dict[str, list[PlannedTensor]] = {}
-    for tensor in planned_tensors(source, target):
+    groups: dict[str, list[Output]] = {}
+    for tensor in planned_outputs(source, target):
         parts = tensor.name.split(".")
         whole = [part for place, part in enumerate(parts) if not (part.isdigit() and parts[place - 1] == "experts")]
         groups.setdefault(".".join(whole), []).append(tensor)
@@ -137,11 +146,12 @@ def _layout(name: str, config: Any, graph: str) -> Callable[[Tensor], Tensor]:
     return _same
 
 
-def _planned(name: str, members: list[PlannedTensor], layout: Callable[[Tensor], Tensor], stacked: bool) -> GgufTensor:
+def _planned(name: str, members: list[Output], layout: Callable[[Tensor], Tensor], stacked: bool) -> GgufTensor:
     def read() -> Tensor:
-        return torch.stack([one.read() for one in members]) if stacked else layout(members[0].read())
+        return torch.stack([whole(one.source) for one in members]) if stacked else layout(whole(members[0].source))
 
-    shape = (len(members), *members[0].shape) if stacked else members[0].shape
+    own = members[0].source.shape
+    shape = (len(members), *own) if stacked else own
     if layout is _flat:
         shape = shape[1:]
     is_vector = len(shape) == 1 or name.endswith("ffn_gate_inp.weight")
@@ -173,7 +183,7 @@ def _write(path: Path, source: ExportSource, graph: str, plan: list[GgufTensor])
         halves = tensor.dtype == "BF16"
         shape = (*tensor.shape[:-1], tensor.shape[-1] * 2) if halves else tensor.shape
         kind = {"F32": np.float32, "F16": np.float16, "BF16": np.uint8}[tensor.dtype]
-        size = torch.Size(tensor.shape).numel() * DTYPES[tensor.dtype].itemsize
+        size = torch.Size(tensor.shape).numel() * FLOATS[tensor.dtype].itemsize
         raw = gguf.GGMLQuantizationType.BF16 if halves else None
         writer.add_tensor_info(tensor.name, shape, np.dtype(kind), size, raw_dtype=raw)
     writer.write_header_to_file()

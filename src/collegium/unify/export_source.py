@@ -6,7 +6,7 @@ one that `merge` wrote. No code of the folder runs: the configuration is read by
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,13 @@ from huggingface_hub.errors import StrictDataclassError
 from collegium.core.artifacts import MANIFEST, canonical_json, read_artifact, sha256_of
 from collegium.core.errors import ArtifactError
 from collegium.moe.modeling import UNIFIED_CLASSES
+from collegium.unify.byte_merge import Output
+from collegium.unify.checkpoint import CONFIG, StoredTensor, read_checkpoint, whole
 from collegium.unify.export_targets import RouterValues, finite
 from collegium.unify.merge_checkpoints import KIND as MERGED
-from collegium.unify.tensor_files import TensorFiles
 from collegium.unify.unified_folder import KIND as UNIFIED
 
-CONFIG = "config.json"
+COPIED_DTYPES = ("F32", "F16", "BF16")  # that all targets' files can hold
 
 
 @dataclass(frozen=True)
@@ -31,18 +32,20 @@ class ExportSource:
     Attributes:
         sha256: of the artifact; of configuration and weights where the folder has no manifest.
         routers: of the layers that have one, from below.
-        expert_names: owners in the order of the experts; a fallback, the last, is `seed`.
+        dense_layers: so many layers from below hold the seed's FFN alone, and every expert is that one.
+        expert_names: owners in the order of the experts; the seed's own FFN, where it can be chosen, is `seed`.
     """
 
     path: Path
     sha256: str
     config: Any
-    tensors: TensorFiles
+    tensors: Mapping[str, StoredTensor]
     routers: Sequence[RouterValues]
+    dense_layers: int = 0
 
     @property
     def expert_names(self) -> list[str]:
-        return [*(self.config.expert_names or []), *(["seed"] if self.config.fallback else [])]
+        return self.config.choices
 
     @property
     def experts_per_token(self) -> int:
@@ -50,14 +53,30 @@ class ExportSource:
 
     def expert(self, layer: int, index: int, matrix: str) -> str:
         """Name of an expert's matrix."""
+        if layer < self.dense_layers:
+            return f"model.layers.{layer}.mlp.{matrix}.weight"
         return f"model.layers.{layer}.mlp.experts.{index}.{matrix}.weight"
+
+    def stored(self, name: str) -> StoredTensor:
+        """Where a tensor lies.
+
+        Raises:
+            ArtifactError: the folder lacks it.
+        """
+        return _stored(self.path, self.tensors, name)
+
+    def copied(self, name: str, new_name: str) -> Output:
+        """The same tensor under a new name."""
+        tensor = self.stored(name)
+        return Output(new_name, tensor.dtype, tensor)
 
     @property
     def unrouted(self) -> list[str]:
         """Names of the tensors that are neither of an expert nor of a router; a tied head is the embedding."""
         tied = {"lm_head.weight"} if self.config.tie_word_embeddings else set()
-        own = [name for name in self.tensors.names if ".mlp.experts." not in name and ".mlp.router." not in name]
-        return [name for name in own if name not in tied]
+        dense = tuple(f"model.layers.{layer}.mlp." for layer in range(self.dense_layers))
+        own = [name for name in sorted(self.tensors) if ".mlp.experts." not in name and ".mlp.router." not in name]
+        return [name for name in own if name not in tied and not name.startswith(dense)]
 
 
 def open_source(path: Path) -> ExportSource:
@@ -74,11 +93,12 @@ def open_source(path: Path) -> ExportSource:
             expected="a unified …ForCausalLM",
         )
     sha256 = _sealed(path) if (path / MANIFEST).exists() else None
-    tensors = TensorFiles(path)
+    tensors = _tensors(path)
     if sha256 is None:
-        sha256 = sha256_of(canonical_json({name: sha256_of(path / name) for name in [CONFIG, *tensors.files]}))
-    layers = [layer for layer in range(config.num_hidden_layers) if _router(layer, "weight") in tensors.names]
-    routers = [_read_router(tensors, layer, config) for layer in layers]
+        files = sorted({tensor.file.name for tensor in tensors.values()})
+        sha256 = sha256_of(canonical_json({name: sha256_of(path / name) for name in [CONFIG, *files]}))
+    layers = [layer for layer in range(config.num_hidden_layers) if _router(layer, "weight") in tensors]
+    routers = [_read_router(path, tensors, layer, config) for layer in layers]
     if not all(finite(router) for router in routers):
         raise ArtifactError(f"{path} has a router whose values are not finite, or a temperature that is not above 0.")
     return ExportSource(path, sha256, config, tensors, routers)
@@ -111,21 +131,42 @@ def _sealed(path: Path) -> str:
     return artifact.sha256
 
 
+def _tensors(path: Path) -> dict[str, StoredTensor]:
+    checkpoint = read_checkpoint(path)
+    if checkpoint.faults:
+        raise ArtifactError(f"{path} has no readable weights.", got="; it ".join(checkpoint.faults))
+    tensors = {name: tensor for name, tensor in checkpoint.tensors.items() if isinstance(tensor, StoredTensor)}
+    for name, tensor in tensors.items():
+        if tensor.dtype not in COPIED_DTYPES:
+            raise ArtifactError(
+                f"{name} in {path} cannot be copied.", got=tensor.dtype, expected=" or ".join(COPIED_DTYPES)
+            )
+    return tensors
+
+
+def _stored(path: Path, tensors: Mapping[str, StoredTensor], name: str) -> StoredTensor:
+    if name not in tensors:
+        raise ArtifactError(f"{path} is not complete: it lacks the tensor {name}.")
+    return tensors[name]
+
+
 def _router(layer: int, value: str) -> str:
     return f"model.layers.{layer}.mlp.router.{value}"
 
 
-def _read_router(tensors: TensorFiles, layer: int, config: Any) -> RouterValues:
-    experts, dim = len(config.expert_names or []) + config.fallback, config.hidden_size
+def _read_router(path: Path, tensors: Mapping[str, StoredTensor], layer: int, config: Any) -> RouterValues:
+    experts, dim = len(config.candidates), config.hidden_size
     shapes = {"weight": (experts, dim), "bias": (experts,), "centre": (dim,), "context_weight": (), "temperature": ()}
+    found = {value: _stored(path, tensors, _router(layer, value)) for value in shapes}
     for value, expected in shapes.items():
-        got = tensors.shape(_router(layer, value))
-        if got != expected:
+        if found[value].shape != expected:
+            got = found[value].shape
             raise ArtifactError(f"{_router(layer, value)} has another shape.", got=got, expected=expected)
+    values = {value: whole(tensor).float() for value, tensor in found.items()}
     return RouterValues(
-        weight=tensors.read(_router(layer, "weight")).float(),
-        bias=tensors.read(_router(layer, "bias")).float(),
-        centre=tensors.read(_router(layer, "centre")).float(),
-        context_weight=float(tensors.read(_router(layer, "context_weight"))),
-        temperature=float(tensors.read(_router(layer, "temperature"))),
+        weight=values["weight"],
+        bias=values["bias"],
+        centre=values["centre"],
+        context_weight=float(values["context_weight"]),
+        temperature=float(values["temperature"]),
     )

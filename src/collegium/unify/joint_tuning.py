@@ -23,7 +23,8 @@ def jointly_tuned(model: Any, proxies: ProxySet, settings: JointTuningSettings, 
     tuned.requires_grad_(False)
     for router in tuned.routers.values():
         router.weight.requires_grad_(True)
-        router.bias.requires_grad_(True)
+        # a router without any bias (a centre is one) stays so: other programs' routers have none (`export`)
+        router.bias.requires_grad_(bool(router.bias.any() or router.centre.any()))
         router.context_weight.requires_grad_(tuned.config.learn_context_weight)
     if settings.parameters == "router-and-experts":
         for name, parameter in tuned.named_parameters():

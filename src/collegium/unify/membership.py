@@ -134,6 +134,7 @@ def _check_same(unified: UnifiedModel, charter: Charter, seed: SeedModel) -> Non
     config, router = unified.encoder.model.config, charter.terms.router
     fields = ("decide", "decide_layer", "context", "experts_per_token", "weighting", "fallback")
     differing = [name for name in fields if getattr(config, name) != getattr(router, name)]
+    differing += ["warmup_tokens"] if config.warmup_tokens != router.warmup else []
     facts = unified.facts["unification"]
     known = {"init": facts["router_init"], **facts.get("router_settings", {})}  # older models do not have all of them
     differing += [name for name in ("init", *ROUTER_SETTINGS) if name in known and getattr(router, name) != known[name]]

@@ -61,6 +61,7 @@ def moe_config(seed: Any, names: Sequence[str], router: RouterSettings) -> Any:
         experts_per_token=router.experts_per_token,
         weighting=router.weighting,
         learn_context_weight=router.learn_context_weight,
+        warmup_tokens=router.warmup,
         fallback=router.fallback,
     )
 

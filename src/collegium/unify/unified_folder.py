@@ -48,9 +48,8 @@ class UnifiedModel:
 
     @property
     def experts(self) -> list[str]:
-        """Names of what the router picks from, a fallback under `seed`."""
-        config = self.encoder.model.config
-        return list(config.expert_names) + (["seed"] if config.fallback else [])
+        """Names of what a token may run through, the seed's own FFN under `seed`."""
+        return self.encoder.model.config.choices
 
 
 def write_unified(
