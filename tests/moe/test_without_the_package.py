@@ -90,7 +90,7 @@ def test_the_folder_holds_the_files_of_the_room_and_one_tensor_for_each_expert_a
     root, _ = folders
     files = {path.name for path in (root / "LlamaForCausalLM").glob("*.py")}
     assert files == {f"{name}.py" for name in ("architectures", "configuration", "context", "experts", "layer")} | {
-        f"{name}.py" for name in ("memory", "mixin", "modeling", "router")
+        f"{name}.py" for name in ("low_rank", "memory", "mixin", "modeling", "router")
     }
     index = (root / "LlamaForCausalLM" / "model.safetensors.index.json").read_text()
     for matrix in ("gate_proj", "up_proj", "down_proj"):
