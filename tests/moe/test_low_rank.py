@@ -43,7 +43,7 @@ def case(ranks, rows, k, gated, dtype=torch.float64):
     """Experts, their base, and tokens for them; the last expert of rank 0 is the base itself."""
     torch.manual_seed(rows + k)
     base = FeedForward(DIM, INNER, "gelu", gated=gated, bias=not gated)
-    shapes = {name: (INNER, DIM) for name in base.entries} | {"down_proj": (DIM, INNER)}
+    shapes = dict.fromkeys(base.entries, (INNER, DIM)) | {"down_proj": (DIM, INNER)}
     experts = nn.ModuleList(
         FeedForward(DIM, INNER, "gelu", gated=gated, bias=not gated) if rank is None else LowRankExpert(shapes, rank)
         for rank in ranks

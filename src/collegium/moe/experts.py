@@ -1,8 +1,8 @@
 """Experts and their dispatch: every token runs through its own experts only.
 
 One stable sort by expert, one chain of linear maps for each expert, one `index_add_`: near k times the cost of one
-dense FFN once an expert gets about 100 tokens. Cost: O(tokens · experts_per_token · dim · inner). Low-rank experts share
-the base's products (`low_rank.py`): O(tokens · dim · inner).
+dense FFN once an expert gets about 100 tokens. Cost: O(tokens · experts_per_token · dim · inner). Low-rank experts
+share the base's products (`low_rank.py`): O(tokens · dim · inner).
 """
 
 import torch

@@ -14,7 +14,7 @@ its own adapters, and would train it along.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -31,14 +31,16 @@ class LowRankExpert(nn.Module):
 
     def __init__(self, shapes: Mapping[str, tuple[int, int]], rank: int):
         super().__init__()
-        self.rank = rank
+        self.shapes, self.rank = shapes, rank
         for matrix, (outputs, inputs) in shapes.items() if rank else ():
             self.register_parameter(f"{matrix}_A", nn.Parameter(torch.empty(rank, inputs)))
             self.register_parameter(f"{matrix}_B", nn.Parameter(torch.zeros(outputs, rank)))
             nn.init.kaiming_uniform_(self.get_parameter(f"{matrix}_A"), a=math.sqrt(5))  # the expert starts as the base
 
     def change(self, matrix: str, inputs: Tensor) -> Tensor:
-        """B (A z), where there are factors; [rows, inputs] → [rows, outputs]."""
+        """B (A z); [rows, inputs] → [rows, outputs]."""
+        if self.rank == 0:
+            return inputs.new_zeros(len(inputs), self.shapes[matrix][0])
         reduced = nn.functional.linear(inputs, self.get_parameter(f"{matrix}_A"))  # [rows, rank]
         return nn.functional.linear(reduced, self.get_parameter(f"{matrix}_B"))
 
@@ -65,23 +67,30 @@ def add_low_rank_outputs(output: Tensor, hidden: Tensor, base: Any, shares: Sequ
         base: the `FeedForward` that the experts change.
         shares: of `LowRankExpert`s.
     """
-    rows, places = torch.cat([share.rows for share in shares]).unique(return_inverse=True)
-    given = hidden[rows]  # rows that meet full experts alone are not in it
-    products = [base.get_submodule(matrix)(given) for matrix in base.entries]  # each [met, inner]
+    counts = [len(share.rows) for share in shares]
+    taken = torch.cat([share.rows for share in shares])  # a row as often as it has experts
+    rows, places = taken.unique(return_inverse=True)  # rows that meet full experts alone are not in it
+    alone = len(rows) == len(taken)
+    if alone:  # in the order of the experts nothing has to be gathered, and no gradient to be scattered
+        rows, places = taken, torch.arange(len(taken), device=taken.device)
+    owned = places.split(counts)
+
+    def parts(values: Tensor) -> Iterable[Tensor]:
+        """What each expert gets of [rows, …], gathered when its turn comes."""
+        return values.split(counts) if alone else (values[own] for own in owned)
+
+    given = hidden[rows]
+    products = [base.get_submodule(matrix)(given) for matrix in base.entries]  # each [rows, inner]
     combined = torch.zeros(products[0].shape, dtype=output.dtype, device=output.device)
     total = torch.zeros(len(rows), 1, dtype=output.dtype, device=output.device)
-    for share, own in zip(shares, places.split([len(share.rows) for share in shares]), strict=True):
-        entered = [product[own] for product in products]
-        if share.expert.rank:
-            inputs = given[own]
-            changes = [share.expert.change(matrix, inputs) for matrix in base.entries]
-            entered = [product + change for product, change in zip(entered, changes, strict=True)]
+    for share, own, inputs, *entered in zip(shares, owned, parts(given), *map(parts, products), strict=True):
+        changes = [share.expert.change(matrix, inputs) for matrix in base.entries]
+        entered = [product + change for product, change in zip(entered, changes, strict=True)]
         inner = base.activated(*entered).to(output.dtype) * share.weights  # [taken, inner]
         combined.index_add_(0, own, inner)
         total.index_add_(0, own, share.weights.to(output.dtype))
-        if share.expert.rank:
-            change = share.expert.change("down_proj", inner.to(hidden.dtype))
-            output.index_add_(0, share.rows, change.to(output.dtype))
+        change = share.expert.change("down_proj", inner.to(hidden.dtype))
+        output.index_add_(0, share.rows, change.to(output.dtype))
     result = base.down_proj(combined.to(hidden.dtype)).to(output.dtype)
     if base.down_proj.bias is not None:
         result = result + (total - 1.0) * base.down_proj.bias  # it is in there once, not `total` times
