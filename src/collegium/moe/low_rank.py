@@ -83,9 +83,9 @@ def add_low_rank_outputs(output: Tensor, hidden: Tensor, base: Any, shares: Sequ
     products = [base.get_submodule(matrix)(given) for matrix in base.entries]  # each [rows, inner]
     combined = torch.zeros(products[0].shape, dtype=output.dtype, device=output.device)
     total = torch.zeros(len(rows), 1, dtype=output.dtype, device=output.device)
-    for share, own, inputs, *entered in zip(shares, owned, parts(given), *map(parts, products), strict=True):
+    for share, own, inputs, *common in zip(shares, owned, parts(given), *map(parts, products), strict=True):
         changes = [share.expert.change(matrix, inputs) for matrix in base.entries]
-        entered = [product + change for product, change in zip(entered, changes, strict=True)]
+        entered = [product + change for product, change in zip(common, changes, strict=True)]
         inner = base.activated(*entered).to(output.dtype) * share.weights  # [taken, inner]
         combined.index_add_(0, own, inner)
         total.index_add_(0, own, share.weights.to(output.dtype))

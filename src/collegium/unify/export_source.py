@@ -17,6 +17,7 @@ from collegium.core.artifacts import MANIFEST, canonical_json, read_artifact, sh
 from collegium.core.errors import ArtifactError
 from collegium.moe.modeling import UNIFIED_CLASSES
 from collegium.unify.export_targets import RouterValues, finite
+from collegium.unify.low_rank_files import WholeExperts
 from collegium.unify.merge_checkpoints import KIND as MERGED
 from collegium.unify.tensor_files import TensorFiles
 from collegium.unify.unified_folder import KIND as UNIFIED
@@ -74,7 +75,7 @@ def open_source(path: Path) -> ExportSource:
             expected="a unified …ForCausalLM",
         )
     sha256 = _sealed(path) if (path / MANIFEST).exists() else None
-    tensors = TensorFiles(path)
+    tensors = _tensors(path, config)
     if sha256 is None:
         sha256 = sha256_of(canonical_json({name: sha256_of(path / name) for name in [CONFIG, *tensors.files]}))
     layers = [layer for layer in range(config.num_hidden_layers) if _router(layer, "weight") in tensors.names]
@@ -99,6 +100,13 @@ def _config(path: Path) -> Any:
     raise ArtifactError(
         f"{path} is no unified model.", got=got, expected="a folder written by `collegium unify` or `merge`"
     )
+
+
+def _tensors(path: Path, config: Any) -> TensorFiles:
+    """The tensors with every expert as whole matrices, whatever it is kept as."""
+    if config.expert_ranks is None:
+        return TensorFiles(path)
+    return WholeExperts(path, [*config.expert_ranks, *([0] if config.keeps_seed_ffn else [])])
 
 
 def _sealed(path: Path) -> str:
