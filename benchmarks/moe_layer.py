@@ -52,8 +52,8 @@ SIZES = [
 ]
 QUICK = [(384, 4, 1, 512), (384, 8, 2, 512)]
 RANK = 16
-LOW_RANK = [(dim, 8, k, tokens) for dim in (384, 576) for k in (1, 2, 4) for tokens in (256, 1024, 4096)]
-QUICK_LOW_RANK = [(384, 8, k, 512) for k in (1, 2, 4)]
+LOW_RANK = [(dim, 8, k, tokens) for dim in (384, 576) for k in (1, 2, 4) for tokens in (256, 1024)]
+QUICK_LOW_RANK = [(384, 8, k, 256) for k in (1, 2, 4)]
 METHODS = {None: ["collegium", "eager", "grouped_mm", "batched_mm", "plain loop"], RANK: ["full", "low rank"]}
 MOST_GATHERED = 256  # tokens · k from which `batched_mm` would copy gigabytes of weights
 
