@@ -106,7 +106,7 @@ def test_a_decoder_from_the_command_is_exported_with_whole_matrices(seed_folder,
         adapter(tmp_path / name, LLAMA_MODULES, 3, random_seed=ord(name))
     whole = finetune(seed, tmp_path / "whole", random_seed=1)
     arguments = [seed, f"a={tmp_path / 'a'}", f"b={tmp_path / 'b'}", f"whole={whole}", "--to", tmp_path / "kept"]
-    options = ["--keep-lora", "--experts-per-token", "2", "--set", "context=token", "--set", "fallback=true", "--quiet"]
+    options = ["--keep-lora", "--experts-per-token", "2", "--set", "context=token", "--set", "fallback=true"]
     result = CliRunner().invoke(app, ["merge", *map(str, arguments), *options])
     assert result.exit_code == 0, result.output
     kept = load(tmp_path / "kept", AutoModelForCausalLM)
