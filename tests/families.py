@@ -23,7 +23,9 @@ from transformers import (
 )
 
 from collegium.moe.architectures import ARCHITECTURES, architecture_of, ffn_parameter_names, layers_path
+from collegium.moe.configuration import MoEConfig
 from collegium.moe.layer import MoEFeedForward
+from collegium.moe.low_rank import LowRankExpert
 from collegium.moe.modeling import UNIFIED_MODELS, unified_config
 
 LAYERS, DIM, WORDS = 3, 32, 60
@@ -83,7 +85,10 @@ def tiny_seed(family: str, class_name: str | None = None) -> Any:
 def tiny_unified(
     seed: Any, num_owners: int = 3, noise: float = 0.0, steepness: float = 1.0, random_seed: int = 0, **options: object
 ) -> Any:
-    """A unified model whose experts are the seed's FFN plus `noise`, with random routers."""
+    """A unified model whose experts are the seed's FFN plus `noise`, with random routers.
+
+    With `expert_ranks`, low-rank experts have a random A, and a B of `noise`.
+    """
     architecture = architecture_of(seed.config.model_type)
     names = [f"owner-{index}" for index in range(num_owners)]
     model = UNIFIED_MODELS[type(seed)](unified_config(seed.config, expert_names=names, **options))
@@ -92,10 +97,19 @@ def tiny_unified(
     own, state = seed.state_dict(), model.state_dict()
     with torch.no_grad():
         for layer in moe_layers(model):
-            prefix = f"{layers_path(model, architecture)}.{layer.layer}.{architecture.ffn}.experts"
+            moe = f"{layers_path(model, architecture)}.{layer.layer}.{architecture.ffn}"
+            prefix = f"{moe}.experts"
+            for expert in layer.experts:
+                for name, factor in expert.named_parameters() if isinstance(expert, LowRankExpert) else ():
+                    scale = noise if name.endswith("_B") else 1.0
+                    factor.copy_(scale * torch.randn(factor.shape, generator=generator))
             for neutral, name in ffn_parameter_names(architecture, seed, layer.layer).items():
                 matrix = neutral.split(".", 2)[2]
-                for index in range(len(layer.experts)):
+                if layer.base is not None:
+                    state[f"{moe}.base.{matrix}"].copy_(own[name])
+                for index, expert in enumerate(layer.experts):
+                    if isinstance(expert, LowRankExpert):
+                        continue
                     tensor = own[name]
                     if index < num_owners:
                         tensor = tensor + noise * torch.randn(tensor.shape, generator=generator)
@@ -105,6 +119,26 @@ def tiny_unified(
             router.centre.copy_(0.1 * torch.randn(router.centre.shape, generator=generator))
             router.context_weight.fill_(0.5)
     return model.eval()
+
+
+def materialised(model: Any, seed: Any) -> Any:
+    """The same model with full experts alone: W + B A."""
+    options = {name: getattr(model.config, name) for name in MoEConfig.__dataclass_fields__ if name != "expert_ranks"}
+    other = UNIFIED_MODELS[type(seed)](unified_config(seed.config, **options)).to(next(model.parameters()).dtype)
+    other.load_state_dict(model.state_dict(), strict=False)
+    with torch.no_grad():
+        for mine, theirs in zip(moe_layers(model), moe_layers(other), strict=True):
+            if mine.router is not None:
+                theirs.router.load_state_dict(mine.router.state_dict())
+            for expert, full in zip(mine.experts, theirs.experts, strict=True):
+                low_rank = isinstance(expert, LowRankExpert)
+                full.load_state_dict((mine.base if low_rank else expert).state_dict())
+                factors = dict(expert.named_parameters()) if low_rank else {}
+                for name, factor in factors.items():
+                    if name.endswith("_A"):
+                        matrix = name.removesuffix("_A")
+                        full.get_submodule(matrix).weight.add_(factors[f"{matrix}_B"] @ factor)
+    return other.eval()
 
 
 def moe_layers(model: nn.Module) -> list[MoEFeedForward]:

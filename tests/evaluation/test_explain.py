@@ -40,6 +40,7 @@ def stretch_of(explanation: Explanation, layer: int) -> Stretch:
         ("bert", {"decide": "once", "experts_per_token": 2, "weighting": "softmax"}),
         ("llama", {"decide": "every-layer", "context": "causal", "experts_per_token": 2}),
         ("gemma2", {"decide": "once", "context": "token"}),
+        ("bert", {"decide": "every-layer", "fallback": True, "expert_ranks": [2, None, 3], "experts_per_token": 2}),
     ],
     ids=str,
 )

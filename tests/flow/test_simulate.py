@@ -28,6 +28,15 @@ def summary(folder: Path) -> dict:
     return json.loads((folder / "summary.json").read_text())
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft's, not ours
+def test_a_recipe_of_lora_experts_gives_a_model_of_their_factors(make_recipe, tmp_path) -> None:
+    pytest.importorskip("peft")
+    training = {"parameters": "lora", "rank": 3, "epochs": 1, "batch_size": 16, "learning_rate": 1e-2}
+    simulate(make_recipe(training=training, router={"experts_per_token": 2, "fallback": True}), tmp_path)
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["expert_ranks"] == [3, 3]
+    assert set(summary(tmp_path)["accuracy"]["unified"]["union"]) == {*DOMAINS, "mean"}
+
+
 def test_the_summary_holds_what_it_promises(run: Path) -> None:
     found = summary(run)
     methods = ["seed", "expert:farm", "expert:port", "soup", "unified", "oracle"]

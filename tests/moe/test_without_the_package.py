@@ -10,6 +10,7 @@ import transformers
 
 from families import DECODERS, EVERY_CLASS, answer, tiny_inputs, tiny_seed, tiny_unified
 
+LOW_RANK = [("bert", "BertModel"), ("vit", "ViTForImageClassification"), ("llama", "LlamaForCausalLM")]
 READ = """
 import sys
 import torch
@@ -48,15 +49,18 @@ def auto_class(name):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """name → (auto class, folder, inputs, tokens to generate), of every class."""
+    """name → (auto class, folder, inputs, tokens to generate), of every class; of some with low-rank experts too."""
     root = tmp_path_factory.mktemp("unified")
     cases = {}
-    for family, name in EVERY_CLASS:
-        model = tiny_unified(tiny_seed(family, name), noise=0.3, decide="every-layer", experts_per_token=2)
-        model.save_pretrained(root / name, max_shard_size="40KB")
+    every = [(family, name, name, None) for family, name in EVERY_CLASS]
+    low_rank = [(family, name, f"{name}-low-rank", [2, None, 3]) for family, name in LOW_RANK]
+    for family, name, case, ranks in every + low_rank:
+        options = {"decide": "every-layer", "experts_per_token": 2, "expert_ranks": ranks}
+        model = tiny_unified(tiny_seed(family, name), noise=0.3, **options)
+        model.save_pretrained(root / case, max_shard_size="40KB")
         new_tokens = 6 if auto_class(name) == "ForCausalLM" else 0
         batch = tiny_inputs(family, [5, 9, 7], side="left" if family in DECODERS else "right")
-        cases[name] = (f"AutoModel{auto_class(name)}", str(root / name), batch, new_tokens)
+        cases[case] = (f"AutoModel{auto_class(name)}", str(root / case), batch, new_tokens)
     return root, cases
 
 
@@ -90,7 +94,7 @@ def test_the_folder_holds_the_files_of_the_room_and_one_tensor_for_each_expert_a
     root, _ = folders
     files = {path.name for path in (root / "LlamaForCausalLM").glob("*.py")}
     assert files == {f"{name}.py" for name in ("architectures", "configuration", "context", "experts", "layer")} | {
-        f"{name}.py" for name in ("memory", "mixin", "modeling", "router")
+        f"{name}.py" for name in ("low_rank", "memory", "mixin", "modeling", "router")
     }
     index = (root / "LlamaForCausalLM" / "model.safetensors.index.json").read_text()
     for matrix in ("gate_proj", "up_proj", "down_proj"):

@@ -31,6 +31,25 @@ def make_expert(seed: SeedModel) -> Callable[..., dict[str, Tensor]]:
 
 
 @pytest.fixture(scope="session")
+def make_factors(seed: SeedModel) -> Callable[..., dict[str, Tensor]]:
+    """LoRA factors for the seed's FFNs, under neutral names."""
+
+    def make(layers: Sequence[int] = (1, 2), rank: int = 2, random_seed: int = 0) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(random_seed)
+        factors = {}
+        for name, tensor in ffn_tensors(seed, layers).items():
+            if name.endswith(".weight"):
+                shapes = {"A": (rank, tensor.shape[1]), "B": (tensor.shape[0], rank)}
+                for kind, shape in shapes.items():
+                    factors[f"{name.removesuffix('.weight')}.lora_{kind}"] = 0.2 * torch.randn(
+                        shape, generator=generator
+                    )
+        return factors
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def held_out_rows(pool: Pool) -> list[int]:
     rows = [row for row, value in enumerate(pool.hashes) if is_held_out(value, 10)]
     assert 5 < len(rows) < 18
@@ -39,9 +58,17 @@ def held_out_rows(pool: Pool) -> list[int]:
 
 @pytest.fixture
 def make_contribution(
-    seed: SeedModel, pool: Pool, held_out_rows: list[int], make_expert: Callable[..., dict[str, Tensor]], tmp_path: Path
+    seed: SeedModel,
+    pool: Pool,
+    held_out_rows: list[int],
+    make_expert: Callable[..., dict[str, Tensor]],
+    make_factors: Callable[..., dict[str, Tensor]],
+    tmp_path: Path,
 ) -> Callable[..., Path]:
-    """A contribution that passes every check; its proxies are the held-out items and some others."""
+    """A contribution that passes every check; its proxies are the held-out items and some others.
+
+    Under a LoRA charter its expert is factors.
+    """
 
     def make(
         charter: Charter,
@@ -61,6 +88,8 @@ def make_contribution(
         }
         path = tmp_path / "contributions" / (name or owner)
         trained = charter.trained_layers(seed.num_layers)
+        if expert is None and charter.terms.training.parameters == "lora":
+            expert = make_factors(trained, charter.terms.training.rank, random_seed=index)
         expert = make_expert(trained, random_seed=index) if expert is None else expert
         write_contribution(path, owner, charter, expert, routing, [pool.hashes[row] for row in rows], [])
         return path

@@ -71,12 +71,15 @@ def same_tensors(one, other, **tolerance):
         torch.testing.assert_close(tensor, other[name], **tolerance, msg=lambda text, name=name: f"{name}: {text}")
 
 
+LORA = {"training": {"parameters": "lora", "rank": 2, "steps": 1}}
 CLASS_FILE = "class_embeddings.safetensors"
 SETTINGS = [
     {},
     {"router": {"fallback": True, "init": "lda"}},
     {"router": {"decide": "every-layer", "context": "seed", "experts_per_token": 2}},
     {"output_dtype": "bfloat16"},
+    LORA,
+    {**LORA, "router": {"fallback": True, "experts_per_token": 2}},
 ]
 
 
@@ -111,18 +114,20 @@ def test_the_rest_answers_as_with_the_owner_inactive(changes, make_model, tmp_pa
     np.testing.assert_allclose(embed_texts(rest.encoder, TEXTS), embed_texts(whole.encoder, TEXTS), atol=2e-6)
 
 
+@pytest.mark.parametrize("training", [{}, LORA], ids=["full", "lora"])
 @pytest.mark.parametrize("router", [{}, {"init": "lda", "fallback": True}, {"init": "raw", "decide": "every-layer"}])
-def test_removing_gives_what_unifying_without_the_owner_gives(router, make_model, tmp_path):
-    settings = {**FIXED, "router": {**FIXED["router"], **router}}
+def test_removing_gives_what_unifying_without_the_owner_gives(router, training, make_model, tmp_path):
+    settings = {**FIXED, **training, "router": {**FIXED["router"], **router}}
     charter, _, folder = make_model(**settings)
     _, _, without = make_model("farm", "port", charter=charter, name="without")
     remove_owner(folder, CLINIC, tmp_path / "rest")
     same_tensors(tmp_path / "rest", without, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("training", [{}, LORA], ids=["full", "lora"])
 @pytest.mark.parametrize("router", [{}, {"init": "lda", "fallback": True}, {"init": "raw", "decide": "every-layer"}])
-def test_adding_gives_what_unifying_with_the_owner_gives(router, make_model, pool, seed, tmp_path):
-    settings = {**FIXED, "router": {**FIXED["router"], **router}}
+def test_adding_gives_what_unifying_with_the_owner_gives(router, training, make_model, pool, seed, tmp_path):
+    settings = {**FIXED, **training, "router": {**FIXED["router"], **router}}
     charter, paths, folder = make_model("farm", CLINIC, **settings)
     _, _, together = make_model(charter=charter, name="together")
     add_owner(folder, paths["port"], charter, pool, seed, tmp_path / "more")
@@ -159,6 +164,36 @@ def test_a_latecomer_who_leaves_again_leaves_the_model_bit_for_bit(
     assert change_notes(read_unified(tmp_path / "again").facts) == [
         "An owner who had been added later was removed; nothing of its influence remains."
     ]
+
+
+def test_owners_with_other_ranks_and_with_whole_matrices_come_and_go(
+    make_setup, make_model, make_contribution, pool, seed, tmp_path
+):
+    _, _, folder = make_model("farm", "port", **LORA)
+    rank_3 = make_setup(training={**LORA["training"], "rank": 3})
+    add_owner(folder, make_contribution(rank_3, CLINIC), rank_3, pool, seed, tmp_path / "ranks")
+    assert read_unified(tmp_path / "ranks").encoder.model.config.expert_ranks == [2, 2, 3]
+    whole = make_setup()
+    add_owner(folder, make_contribution(whole, CLINIC, name="whole"), whole, pool, seed, tmp_path / "mixed")
+    assert read_unified(tmp_path / "mixed").encoder.model.config.expert_ranks == [2, 2, None]
+    for name in ("ranks", "mixed"):
+        remove_owner(tmp_path / name, CLINIC, tmp_path / f"{name} again")
+        before, after = ((path / "model.safetensors").read_bytes() for path in (folder, tmp_path / f"{name} again"))
+        assert before == after
+
+
+def test_factors_become_whole_matrices_in_a_model_of_whole_matrices(
+    make_setup, make_model, make_contribution, make_factors, pool, seed, tmp_path
+):
+    _, _, folder = make_model("farm", "port")
+    lora = make_setup(**LORA)
+    add_owner(folder, make_contribution(lora, CLINIC, expert=make_factors([1, 2])), lora, pool, seed, tmp_path / "more")
+    assert read_unified(tmp_path / "more").encoder.model.config.expert_ranks is None
+    factors, own = make_factors([1, 2]), ffn_tensors(seed, [1])["layers.1.up_proj.weight"]
+    scale = lora.terms.training.lora_alpha / 2
+    update = scale * factors["layers.1.up_proj.lora_B"] @ factors["layers.1.up_proj.lora_A"]
+    found = tensors(tmp_path / "more")["encoder.layer.1.intermediate.experts.2.up_proj.weight"]
+    torch.testing.assert_close(found, own + update)
 
 
 @pytest.mark.parametrize(("keep", "words"), [("always", "tuned jointly with its proxies"), ("never", "temperature")])

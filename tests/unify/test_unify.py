@@ -293,21 +293,6 @@ def test_the_seeds_own_ffn_is_the_fallback_byte_for_byte_also_after_tuning(unify
         assert torch.equal(expert.down_proj.bias, own[f"layers.{layer}.down_proj.bias"])
 
 
-def test_lora_contributions_are_merged(make_charter, make_contribution, pool, seed, tmp_path):
-    charter = make_charter(training={"parameters": "lora", "rank": 2, "lora_alpha": 4.0})
-    generator = torch.Generator().manual_seed(0)
-    factors = {}
-    for name, tensor in ffn_tensors(seed, [1, 2]).items():
-        if name.endswith(".weight"):
-            matrix = name.removesuffix(".weight")
-            factors[f"{matrix}.lora_A"] = 0.1 * torch.randn(2, tensor.shape[1], generator=generator)
-            factors[f"{matrix}.lora_B"] = 0.1 * torch.randn(tensor.shape[0], 2, generator=generator)
-    unify(charter, [make_contribution(charter, "farm", expert=factors)], pool, seed, tmp_path / "model")
-    weight = read_unified(tmp_path / "model").encoder.model.encoder.layer[1].intermediate.experts[0].up_proj.weight
-    update = 2.0 * factors["layers.1.up_proj.lora_B"] @ factors["layers.1.up_proj.lora_A"]
-    torch.testing.assert_close(weight, ffn_tensors(seed, [1])["layers.1.up_proj.weight"] + update)
-
-
 def test_the_pools_own_classes_judge_proxies_but_stay_out_of_the_model(
     make_recipe, make_contribution, seed, data_folder, tmp_path
 ):

@@ -28,6 +28,9 @@ def merge(
         Literal["refuse", "average", "seed"],
         typer.Option(help="what to do with weights outside the feed-forward networks that were changed"),
     ] = "refuse",
+    keep_lora: Annotated[
+        bool, typer.Option("--keep-lora", help="LoRA folders stay factors beside one base: a much smaller model")
+    ] = False,
     experts_per_token: Annotated[int, typer.Option(min=1, help="experts that each token runs through")] = 1,
     examples: Annotated[
         list[str] | None,
@@ -50,7 +53,7 @@ def merge(
         for name, file in _pairs(examples or [], "--examples").items()
     }
     folders = {name: Path(folder) for name, folder in _pairs(experts, "The list of experts").items()}
-    artifact = merge_checkpoints(seed_model, folders, to, router, dtype, shared, texts or None, random_seed)
+    artifact = merge_checkpoints(seed_model, folders, to, router, dtype, shared, keep_lora, texts or None, random_seed)
     size = sum(entry["bytes"] for entry in artifact.files.values())
     Console().print(
         f"{artifact.path}: {len(folders)} experts, {size:,} bytes\nsha256 {artifact.sha256}",

@@ -140,7 +140,9 @@ DEFAULT_STEPS = 100
 
 class TrainingSettings(Settings):
     parameters: Literal["full", "lora"] = Field(
-        default="full", description="full FFN matrices, or LoRA factors beside them"
+        default="full",
+        description="full FFN matrices, or LoRA factors beside them; the unified model then keeps the seed's FFNs once "
+        "and the factors of each owner",
     )
     rank: int = Field(default=16, ge=1, description="LoRA rank")
     lora_alpha: float = Field(default=32.0, gt=0, description="LoRA update is scaled by lora_alpha / rank")

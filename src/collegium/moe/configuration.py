@@ -16,6 +16,8 @@ class MoEConfig:
         warmup_tokens: with `context: causal`, tokens with fewer than so many up to themselves take the seed's FFN: a
             mean over a few tokens tells little.
         fallback: the seed's own FFN can be picked, as the last expert.
+        expert_ranks: rank of each owner's expert as a change of the seed's FFN, which is then kept once, as `base`;
+            None for an expert with full matrices. None instead of the list = all are full, and there is no base.
     """
 
     seed_model_type: str = ""
@@ -28,6 +30,7 @@ class MoEConfig:
     learn_context_weight: bool = False
     warmup_tokens: int = 0
     fallback: bool = False
+    expert_ranks: list[int | None] | None = None
 
     @property
     def candidates(self) -> list[str]:

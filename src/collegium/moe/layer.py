@@ -1,10 +1,13 @@
 """The MoE layer that stands where a seed layer had its feed-forward network."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from .context import RoutingState, current_state, masked_mean, running_mean, running_totals
 from .experts import FeedForward, dispatch
+from .low_rank import LowRankExpert
 from .memory import RoutingMemory, TokenMemory, check_past, memory_of
 from .router import Context, Router, Routing
 
@@ -21,6 +24,7 @@ class MoEFeedForward(nn.Module):
         router: None where an earlier layer decides.
         share_decision: whether later layers reuse the decision taken here (`decide: once`).
         warmup_tokens: with `causal`, tokens with fewer than so many up to themselves take the seed's FFN.
+        base: the seed's FFN, where experts are low-rank changes of it.
     """
 
     def __init__(
@@ -28,16 +32,18 @@ class MoEFeedForward(nn.Module):
         layer: int,
         slot: int,
         num_layers: int,
-        experts: list[FeedForward],
+        experts: Sequence[FeedForward | LowRankExpert],
         context: str,
         router: Router | None,
         share_decision: bool,
         warmup_tokens: int = 0,
+        base: FeedForward | None = None,
     ):
         super().__init__()
         self.layer, self.slot, self.num_layers = layer, slot, num_layers
         self.context, self.share_decision, self.warmup_tokens = context, share_decision, warmup_tokens
         self.router = router
+        self.base = base
         self.experts = nn.ModuleList(experts)
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -46,7 +52,7 @@ class MoEFeedForward(nn.Module):
         if state.seed_pass:
             if self.router is not None:
                 state.seed_means[self.layer] = masked_mean(hidden, state.prompt)
-            return self.experts[-1](hidden)
+            return (self.experts[-1] if self.base is None else self.base)(hidden)
         if self.router is not None:
             state.decision = state.routings[self.layer] = self._decide(self.router, hidden, state)
         routing = state.decision
@@ -60,6 +66,7 @@ class MoEFeedForward(nn.Module):
             routing.experts.reshape(items * tokens, -1),
             routing.weights.reshape(items * tokens, -1),
             self.experts,
+            self.base,
         )
         return output.reshape(items, tokens, dim)
 

@@ -20,6 +20,7 @@ from .architectures import CONTEXTS, Architecture, architecture_of, first_positi
 from .context import CheckpointWithState, RoutingState, current_state, in_pass, open_state, routing_state
 from .experts import FeedForward
 from .layer import MoEFeedForward
+from .low_rank import LowRankExpert
 from .router import Router
 
 
@@ -66,16 +67,7 @@ class MoEMixin:
         num_owners = len(config.expert_names or [])
         for index in range(config.first_moe_layer, len(layers)):
             up_proj: Any = layers[index].get_submodule(architecture.matrices["up_proj"])
-            experts = [
-                FeedForward(
-                    up_proj.in_features,
-                    up_proj.out_features,
-                    getattr(config, architecture.activation),
-                    gated=architecture.gated,
-                    bias=up_proj.bias is not None,
-                )
-                for _ in range(num_owners + config.keeps_seed_ffn)
-            ]
+            base, experts = _experts(config, architecture, up_proj)
             decides = config.decide == "every-layer" or index == config.decide_layer
             router = Router(
                 up_proj.in_features,
@@ -93,6 +85,7 @@ class MoEMixin:
                 router if decides else None,
                 share_decision=config.decide == "once",
                 warmup_tokens=config.warmup_tokens,
+                base=base,
             )
             layers[index].set_submodule(architecture.ffn, moe)
             if architecture.identity:
@@ -146,6 +139,23 @@ class MoEMixin:
         super()._set_gradient_checkpointing(enable, remembering, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
 
+def _experts(
+    config: Any, architecture: Architecture, up_proj: nn.Linear
+) -> tuple[FeedForward | None, list[FeedForward | LowRankExpert]]:
+    """One layer's base, where it has one, and its experts: the owners', and the seed's where it is one of them."""
+
+    def full() -> FeedForward:
+        activation = getattr(config, architecture.activation)
+        return FeedForward(dim, inner, activation, gated=architecture.gated, bias=up_proj.bias is not None)
+
+    dim, inner = up_proj.in_features, up_proj.out_features
+    if config.expert_ranks is None:
+        return None, [full() for _ in range(len(config.expert_names or []) + config.keeps_seed_ffn)]
+    shapes = {matrix: (dim, inner) if matrix == "down_proj" else (inner, dim) for matrix in architecture.matrices}
+    ranks = [*config.expert_ranks, *([0] if config.keeps_seed_ffn else [])]
+    return full(), [full() if rank is None else LowRankExpert(shapes, rank) for rank in ranks]
+
+
 def _check(config: Any, architecture: Architecture) -> None:
     for field, only in architecture.refused.items():
         value = getattr(config, field, only)
@@ -158,6 +168,9 @@ def _check(config: Any, architecture: Architecture) -> None:
             f"context = {config.context!r} is not supported in {config.seed_model_type}, a model of kind "
             f"{architecture.kind}: {why}; use one of {', '.join(allowed)}"
         )
+    ranks, names = config.expert_ranks, config.expert_names or []
+    if ranks is not None and (len(ranks) != len(names) or any(rank is not None and rank < 0 for rank in ranks)):
+        raise ValueError(f"expert_ranks = {ranks!r}, expected a rank or None for each of {', '.join(names)}")
     if config.warmup_tokens and config.context != "causal":
         raise ValueError(f"warmup_tokens = {config.warmup_tokens} needs context = 'causal', got {config.context!r}")
 

@@ -25,6 +25,7 @@ def write_changed(
     unified: UnifiedModel,
     destination: Path,
     names: Sequence[str],
+    ranks: Sequence[int | None] | None,
     state: Mapping[str, Tensor],
     classes: Classes,
     facts: Mapping[str, Any],
@@ -37,6 +38,7 @@ def write_changed(
 
     Args:
         names: the owners, in the order of the experts in `state`.
+        ranks: of these experts, None for full ones; None = all are full, and `state` has no base.
         facts: the content of `collegium.json`.
         drop_row: the owner whose row leaves the card's table.
         add_row: a row for the end of it.
@@ -44,6 +46,7 @@ def write_changed(
     old = unified.encoder.model
     config = copy.deepcopy(old.config)
     config.expert_names, config._name_or_path = list(names), ""
+    config.expert_ranks = None if ranks is None else list(ranks)
     model = type(old)(config)
     model.load_state_dict(dict(state), strict=True, assign=True)
     model.config.dtype = DTYPES[unified.artifact.settings["dtype"]]

@@ -7,7 +7,7 @@ one that `merge` wrote. No code of the folder runs: the configuration is read by
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from collegium.core.artifacts import MANIFEST, canonical_json, read_artifact, sh
 from collegium.core.errors import ArtifactError
 from collegium.moe.modeling import UNIFIED_CLASSES
 from collegium.unify.byte_merge import Output
-from collegium.unify.checkpoint import CONFIG, StoredTensor, read_checkpoint, whole
+from collegium.unify.checkpoint import CONFIG, Source, StoredTensor, read_checkpoint, whole
 from collegium.unify.export_targets import RouterValues, finite
+from collegium.unify.low_rank_files import whole_experts
 from collegium.unify.merge_checkpoints import KIND as MERGED
 from collegium.unify.unified_folder import KIND as UNIFIED
 
@@ -32,6 +33,7 @@ class ExportSource:
     Attributes:
         sha256: of the artifact; of configuration and weights where the folder has no manifest.
         routers: of the layers that have one, from below.
+        values: of the tensors that are not copied: experts that are kept as low-rank factors.
         dense_layers: so many layers from below hold the seed's FFN alone, and every expert is that one.
         expert_names: owners in the order of the experts; the seed's own FFN, where it can be chosen, is `seed`.
     """
@@ -42,6 +44,7 @@ class ExportSource:
     tensors: Mapping[str, StoredTensor]
     routers: Sequence[RouterValues]
     dense_layers: int = 0
+    values: Mapping[str, Source] = field(default_factory=dict)
 
     @property
     def expert_names(self) -> list[str]:
@@ -68,7 +71,7 @@ class ExportSource:
     def copied(self, name: str, new_name: str) -> Output:
         """The same tensor under a new name."""
         tensor = self.stored(name)
-        return Output(new_name, tensor.dtype, tensor)
+        return Output(new_name, tensor.dtype, self.values.get(name, tensor))
 
     @property
     def unrouted(self) -> list[str]:
@@ -101,7 +104,10 @@ def open_source(path: Path) -> ExportSource:
     routers = [_read_router(path, tensors, layer, config) for layer in layers]
     if not all(finite(router) for router in routers):
         raise ArtifactError(f"{path} has a router whose values are not finite, or a temperature that is not above 0.")
-    return ExportSource(path, sha256, config, tensors, routers)
+    if config.expert_ranks is None:
+        return ExportSource(path, sha256, config, tensors, routers)
+    tensors, values = whole_experts(tensors, [*config.expert_ranks, *([0] if config.keeps_seed_ffn else [])])
+    return ExportSource(path, sha256, config, tensors, routers, values=values)
 
 
 def _config(path: Path) -> Any:

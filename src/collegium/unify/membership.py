@@ -12,7 +12,7 @@ the routers. Only unifying the others' contributions again removes that; the car
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from collegium.owner.validate import read_contribution
 from collegium.selection.pool import Pool
 from collegium.unify.changed_folder import write_changed
 from collegium.unify.judge import flag_experts
-from collegium.unify.merge import DTYPES
+from collegium.unify.merge import DTYPES, materialised, rank_of, stored_name
 from collegium.unify.routed_model import Ingredients, gather
 from collegium.unify.router_init import initial_router
 from collegium.unify.unified_folder import CARD, FACTS, LEDGER, UnifiedModel, read_unified
@@ -79,7 +79,8 @@ def remove_owner(model: Path, owner: str, destination: Path) -> Artifact:
             own_row = name.endswith((".router.weight", ".router.bias"))
             state[moved] = torch.cat([tensor[:index], tensor[index + 1 :]]) if own_row else tensor
     names.remove(owner)
-    written = write_changed(unified, destination, names, state, classes, facts, ledger, inputs, drop_row=owner)
+    ranks = None if config.expert_ranks is None else [*config.expert_ranks[:index], *config.expert_ranks[index + 1 :]]
+    written = write_changed(unified, destination, names, ranks, state, classes, facts, ledger, inputs, drop_row=owner)
     _say_where_the_word_stands(written, owner)
     return written
 
@@ -101,7 +102,8 @@ def add_owner(
     unified = _open(model, destination)
     _check_same(unified, charter, seed)
     checked = read_contribution(contribution, charter, pool, seed)
-    owner, names = checked.owner, list(unified.encoder.model.config.expert_names)
+    config = unified.encoder.model.config
+    owner, names = checked.owner, list(config.expert_names)
     if owner in names:
         raise InvalidContribution(
             f"The model has an expert of {owner} already.", do="remove it first, or unify the contributions again"
@@ -118,9 +120,14 @@ def add_owner(
         f"charter:{owner}": charter.sha256,
         f"contribution:{owner}": checked.artifact.sha256,
     }
-    state = _state_with(unified, ingredients, owner)
+    keeps_factors = config.expert_ranks is not None
+    expert = ingredients.experts[owner] if keeps_factors else materialised(seed, ingredients.experts[owner])
+    ranks = [*config.expert_ranks, rank_of(expert)] if keeps_factors else None
+    state = _state_with(unified, ingredients, expert)
     row = f"| {owner} | `{checked.artifact.sha256[:16]}` | {', '.join(str(e.get('what')) for e in checked.ledger)} |"
-    return write_changed(unified, destination, [*names, owner], state, classes, facts, ledger, inputs, add_row=row)
+    return write_changed(
+        unified, destination, [*names, owner], ranks, state, classes, facts, ledger, inputs, add_row=row
+    )
 
 
 def _open(model: Path, destination: Path) -> UnifiedModel:
@@ -168,8 +175,8 @@ def _with_classes_of(owner: str, unified: UnifiedModel, charter: Charter, contri
     return known + contributed.take(contributed.of(owner))
 
 
-def _state_with(unified: UnifiedModel, ingredients: Ingredients, owner: str) -> dict[str, Tensor]:
-    """The tensors with the owner's expert and router rows after those of the other owners, before the seed's."""
+def _state_with(unified: UnifiedModel, ingredients: Ingredients, expert: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with the new owner's expert and router rows after those of the other owners, before the seed's."""
     model, seed, terms = unified.encoder.model, ingredients.seed, ingredients.charter.terms
     place = len(model.config.expert_names)
     state: dict[str, Tensor] = {}
@@ -179,9 +186,9 @@ def _state_with(unified: UnifiedModel, ingredients: Ingredients, owner: str) -> 
         state[moved] = tensor
     dtype = DTYPES[unified.artifact.settings["dtype"]]
     layers = layers_path(model, seed.architecture)
-    for neutral, tensor in ingredients.experts[owner].items():
-        _, layer, matrix, parameter = neutral.split(".")
-        state[f"{layers}.{layer}.{seed.architecture.ffn}.experts.{place}.{matrix}.{parameter}"] = tensor.to(dtype)
+    for neutral, tensor in expert.items():
+        layer, name = stored_name(neutral)
+        state[f"{layers}.{layer}.{seed.architecture.ffn}.experts.{place}.{name}"] = tensor.to(dtype)
     for statistics, layer in zip(ingredients.statistics, sorted(model.routers), strict=True):
         vector = ingredients.contributions[0].routing[layer]
         weights = initial_router(terms.router.init, np.stack([vector]), statistics, terms.router.shrinkage, None)

@@ -26,31 +26,38 @@ def unified_model(
     """A MoE model with the experts' FFNs, every other tensor of the seed, and routers still at zero.
 
     Args:
-        experts: owner → full FFN tensors under neutral names; the order is the order of the model's experts.
+        experts: owner → FFN tensors under neutral names (`layers.1.up_proj.weight`), or low-rank factors
+            (`layers.1.up_proj.lora_A`), which the model keeps as such; the order is that of the model's experts.
         layers: the layers that have experts.
     """
-    config = moe_config(seed.model.config, list(experts), router)
+    ranks = [rank_of(tensors) for tensors in experts.values()]
+    low_rank = any(rank is not None for rank in ranks)
+    config = moe_config(seed.model.config, list(experts), router, ranks if low_rank else None)
     model = UNIFIED_CLASSES[seed.model.config.model_type][1](config)
-    members = list(experts.values()) + ([ffn_tensors(seed, layers)] if config.keeps_seed_ffn else [])
+    members = {f"experts.{index}": tensors for index, tensors in enumerate(experts.values())}
+    if low_rank or config.keeps_seed_ffn:
+        members["base" if low_rank else f"experts.{len(experts)}"] = ffn_tensors(seed, layers)
     own_state = model.state_dict()
     moved = {name for layer in layers for name in ffn_parameter_names(seed.architecture, seed.model, layer).values()}
     state = {name: tensor for name, tensor in seed.model.state_dict().items() if name not in moved}
-    for index, tensors in enumerate(members):
+    for place, tensors in members.items():
         for neutral, tensor in tensors.items():
-            _, layer, matrix, parameter = neutral.split(".")
-            prefix = f"{layers_path(model, seed.architecture)}.{layer}.{seed.architecture.ffn}.experts"
-            state[f"{prefix}.{index}.{matrix}.{parameter}"] = tensor
+            layer, name = stored_name(neutral)
+            state[f"{layers_path(model, seed.architecture)}.{layer}.{seed.architecture.ffn}.{place}.{name}"] = tensor
     routers = {name: tensor for name, tensor in own_state.items() if ".router." in name}
     model.load_state_dict({**state, **routers}, strict=True)
     return model.eval().requires_grad_(False)
 
 
-def moe_config(seed: Any, names: Sequence[str], router: RouterSettings) -> Any:
+def moe_config(
+    seed: Any, names: Sequence[str], router: RouterSettings, ranks: Sequence[int | None] | None = None
+) -> Any:
     """The configuration of a unified model.
 
     Args:
         seed: the seed's configuration.
         names: of the experts, in their order.
+        ranks: of the experts that are kept as factors, None for the others; None = all have full matrices.
     """
     return unified_config(
         seed,
@@ -63,11 +70,13 @@ def moe_config(seed: Any, names: Sequence[str], router: RouterSettings) -> Any:
         learn_context_weight=router.learn_context_weight,
         warmup_tokens=router.warmup,
         fallback=router.fallback,
+        expert_ranks=None if ranks is None else list(ranks),
     )
 
 
 def dense_model(seed: SeedModel, tensors: Mapping[str, Tensor]) -> Encoder:
     """The seed with one set of FFNs: a single expert, or a soup."""
+    tensors = materialised(seed, tensors)
     model = copy.deepcopy(seed.model)
     state = model.state_dict()
     for layer in sorted({int(neutral.split(".")[1]) for neutral in tensors}):
@@ -77,17 +86,37 @@ def dense_model(seed: SeedModel, tensors: Mapping[str, Tensor]) -> Encoder:
 
 
 def full_expert(seed: SeedModel, tensors: Mapping[str, Tensor], training: TrainingSettings) -> dict[str, Tensor]:
-    """Full FFN tensors of an expert; LoRA factors are merged, W + (lora_alpha / rank) · B A."""
-    layers = sorted({int(name.split(".")[1]) for name in tensors})
-    full = ffn_tensors(seed, layers)
-    if training.parameters == "full":
-        return {name: tensors[name] for name in full}
+    """Full FFN tensors of a contributed expert; LoRA factors are merged, W + (lora_alpha / rank) · B A."""
+    return materialised(seed, scaled_expert(tensors, training))
+
+
+def scaled_expert(tensors: Mapping[str, Tensor], training: TrainingSettings) -> dict[str, Tensor]:
+    """A contributed expert; with LoRA its scale goes into B, so that only the factors are needed from here on."""
     scale = training.lora_alpha / training.rank
+    return {name: scale * tensor if name.endswith(".lora_B") else tensor for name, tensor in tensors.items()}
+
+
+def materialised(seed: SeedModel, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Full FFN tensors of an expert; where it has factors, W + B A."""
+    if rank_of(tensors) is None:
+        return dict(tensors)
+    full = ffn_tensors(seed, sorted({int(name.split(".")[1]) for name in tensors}))
     for name in full:
         matrix = name.removesuffix(".weight")
         if name.endswith(".weight"):
-            full[name] = add_low_rank(full[name], tensors[f"{matrix}.lora_A"], tensors[f"{matrix}.lora_B"], scale)
+            full[name] = add_low_rank(full[name], tensors[f"{matrix}.lora_A"], tensors[f"{matrix}.lora_B"], 1.0)
     return full
+
+
+def rank_of(tensors: Mapping[str, Tensor]) -> int | None:
+    """Rank of an expert's factors; None where it has full matrices."""
+    return next((tensor.shape[0] for name, tensor in tensors.items() if name.endswith(".lora_A")), None)
+
+
+def stored_name(neutral: str) -> tuple[str, str]:
+    """Layer, and name within an expert of a unified model: `layers.1.up_proj.lora_A` → `1`, `up_proj_A`."""
+    _, layer, name = neutral.split(".", 2)
+    return layer, name.replace(".lora_", "_")
 
 
 def ffn_tensors(seed: SeedModel, layers: Sequence[int]) -> dict[str, Tensor]:

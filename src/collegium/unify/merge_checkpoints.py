@@ -37,7 +37,7 @@ from collegium.unify.compatibility import Shared, check_experts, read_config
 from collegium.unify.current_names import Rename, current_name, renamed
 from collegium.unify.example_router import State, random_routers, routers_from_examples
 from collegium.unify.merge import DTYPES, moe_config
-from collegium.unify.moe_layout import ffn_of, moe_outputs, num_layers
+from collegium.unify.moe_layout import ffn_of, kept_rank, moe_outputs, num_layers
 
 KIND = "merged-model"
 CARD = "README.md"
@@ -59,6 +59,7 @@ def merge_checkpoints(
     router: RouterSettings = ROUTER,
     dtype: Literal["float32", "bfloat16", "float16"] | None = None,
     shared: Shared = "refuse",
+    keep_lora: bool = False,
     examples: Mapping[str, Sequence[Item]] | None = None,
     random_seed: int = 0,
     shard_bytes: int = SHARD,
@@ -68,6 +69,7 @@ def merge_checkpoints(
     Args:
         router: without a context chosen, it gets one that the family can have.
         dtype: of the merged model; None = that of the seed's feed-forward networks.
+        keep_lora: LoRA folders stay factors, beside one base, instead of being merged into whole matrices.
         examples: expert → texts, for a router in closed form; None = a random one.
         random_seed: of that random router.
 
@@ -90,13 +92,19 @@ def merge_checkpoints(
     layers = range(config.first_moe_layer, num_layers(seed, architecture))
     ffn = ffn_of(seed, architecture, layers)
     stored = _safetensors_dtype(dtype, seed, ffn_of(seed, architecture))
+    read = {name: read_expert(folder, seed, rename) for name, folder in experts.items()}
+    ranks = [kept_rank(expert, seed, ffn) for expert in read.values()] if keep_lora else []
+    config.expert_ranks = ranks if any(rank is not None for rank in ranks) else None
     model = _skeleton(config, stored)
     wanted = {name: tensor for name, tensor in model.state_dict().items() if name not in model.all_tied_weights_keys}
-    read = {name: read_expert(folder, seed, rename) for name, folder in experts.items()}
     seed, read, notes = _only_needed(seed, read, {*wanted, *ffn}, set(model.all_tied_weights_keys))
     notes += check_experts(seed, read, ffn, shared, stored)
+    if keep_lora:
+        notes += _merged_anyway(experts, ranks)
     routers = _routers(seed_folder, list(experts), model, router, examples, random_seed)
-    outputs = moe_outputs(seed, read, architecture, ffn, routers, stored, shared, config.keeps_seed_ffn)
+    outputs = moe_outputs(
+        seed, read, architecture, ffn, routers, stored, shared, config.keeps_seed_ffn, config.expert_ranks
+    )
     outputs += _poolers(outputs, wanted)
     for note in [*notes, *([UNTRAINED] if examples is None and len(experts) > 1 else [])]:
         say(f"warning: {note}")
@@ -104,6 +112,7 @@ def merge_checkpoints(
         "experts": list(experts),
         "dtype": str(FLOATS[stored]).removeprefix("torch."),
         "shared": shared,
+        "expert_ranks": config.expert_ranks,
         "router": router.model_dump(mode="json"),
         "random_seed": random_seed,
         "notes": notes,
@@ -220,6 +229,15 @@ def _with_only(checkpoint: Checkpoint, names: set[str]) -> Checkpoint:
     return replace(checkpoint, tensors={key: tensor for key, tensor in checkpoint.tensors.items() if key in names})
 
 
+def _merged_anyway(experts: Mapping[str, Path], ranks: Sequence[int | None]) -> list[str]:
+    names = [
+        name for (name, folder), rank in zip(experts.items(), ranks, strict=True) if rank is None and is_adapter(folder)
+    ]
+    return [
+        f"{name} was merged into whole matrices: with DoRA, factors alone do not say what they are" for name in names
+    ]
+
+
 def _poolers(outputs: Sequence[Output], wanted: Mapping[str, Any]) -> list[Output]:
     """The pooler that the merged class has and the seed has not; all else must be there, in the class's shapes."""
     for output in outputs:
@@ -237,6 +255,15 @@ def _poolers(outputs: Sequence[Output], wanted: Mapping[str, Any]) -> list[Outpu
     return [Output(name, outputs[0].dtype, Constant(torch.zeros(wanted[name].shape))) for name in absent]
 
 
+def _ranks(config: Any) -> str:
+    kept = [
+        f"{name} {rank}"
+        for name, rank in zip(config.expert_names, config.expert_ranks, strict=True)
+        if rank is not None
+    ]
+    return f"Kept as LoRA factors beside the seed's feed-forward networks, with their rank: {', '.join(kept)}."
+
+
 def _card(experts: Mapping[str, Path], model: Any, has_router: bool, notes: Sequence[str]) -> str:
     config, auto_class = model.config, model._auto_class
     lines = [
@@ -251,6 +278,7 @@ def _card(experts: Mapping[str, Path], model: Any, has_router: bool, notes: Sequ
         "",
         f"Router: decided {config.decide}, context `{config.context}`, experts for each token: "
         f"{config.experts_per_token}; always float32.",
+        *([] if config.expert_ranks is None else ["", _ranks(config)]),
         *([] if has_router else ["", f"**Warning**: {UNTRAINED}. Its parameters have `.router.` in their names."]),
         *(["", "What the merge changed:", "", *(f"* {note}" for note in notes)] if notes else []),
         "",

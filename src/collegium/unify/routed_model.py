@@ -14,7 +14,7 @@ from collegium.owner.charter import Charter
 from collegium.owner.head import head_classes
 from collegium.owner.validate import Contribution
 from collegium.selection.pool import Pool
-from collegium.unify.merge import full_expert, unified_model
+from collegium.unify.merge import scaled_expert, unified_model
 from collegium.unify.proxies import ProxySet, proxy_sets
 from collegium.unify.router_init import PoolStatistics, fit_temperature, initial_router, pool_statistics, set_router
 
@@ -24,7 +24,7 @@ class Ingredients:
     """What the coordinator has once all contributions are checked.
 
     Attributes:
-        experts: owner → full FFN tensors, in the order of the contributions.
+        experts: owner → FFN tensors, or LoRA factors with their scale in B; in the order of the contributions.
         proxies: the union of the owners' proxies that may be trained on.
         held_out: the proxies by which choices are judged.
         statistics: of the pool, one for each routed layer.
@@ -42,7 +42,7 @@ class Ingredients:
 
 
 def gather(charter: Charter, seed: SeedModel, pool: Pool, contributions: Sequence[Contribution]) -> Ingredients:
-    """Merge LoRA factors, find the proxies, and take the statistics of the pool."""
+    """Find the proxies, and take the statistics of the pool."""
     classes = contributed_classes(charter, seed, pool, contributions)
     proxies, held_out = proxy_sets(contributions, charter, seed, pool, classes)
     routed = charter.routed_layers(seed.num_layers)
@@ -52,7 +52,7 @@ def gather(charter: Charter, seed: SeedModel, pool: Pool, contributions: Sequenc
         pool=pool,
         classes=classes,
         contributions=contributions,
-        experts={one.owner: full_expert(seed, one.expert, charter.terms.training) for one in contributions},
+        experts={one.owner: scaled_expert(one.expert, charter.terms.training) for one in contributions},
         proxies=proxies,
         held_out=held_out,
         statistics=pool_statistics(seed, pool, routed, charter.terms.held_out_one_in),
