@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 export COLLEGIUM_WORDNET ?= $(CURDIR)/.cache/wordnet
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: setup demo vision test test-slow check bench format clean
+.PHONY: setup demo decoder vision test test-slow check bench format clean
 
 setup: $(VENV)/installed
 
@@ -24,6 +24,11 @@ $(VENV)/installed: pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/collegium run recipes/demo.yaml --out runs/demo --threads 2 \
 	  $$(test -f "$(COLLEGIUM_WORDNET)/data.noun" || echo --set pool.data=imdb)
+
+# Three owners of text and a decoder, SmolLM2-135M (93 MB are downloaded).
+decoder: setup
+	$(BIN)/python scripts/fetch_smollm2.py .cache/smollm2
+	$(BIN)/collegium run recipes/smollm2.yaml --out runs/smollm2 --threads 2
 
 # Three owners of pictures; a vision seed is pretrained first, once, on the public pool alone (358 MB are downloaded).
 vision: setup
