@@ -204,14 +204,25 @@ EXPORTABLE_ROUTER = {
     "context_weight": 0.0,
     "weighting": "straight-through",
 }
-PRESETS = {"paper": PAPER_ROUTER, "exportable": EXPORTABLE_ROUTER}
+
+# FlexOlmo's: rows from the private domain alone, the public expert beside them, and a learnt bias that favours it.
+FLEXOLMO_ROUTER = {
+    "init": "normalised",
+    "vectors": "private",
+    "decide": "every-layer",
+    "context": "token",
+    "context_weight": 0.0,
+    "fallback": True,
+    "owner_bias": "non-positive",
+}
+PRESETS = {"paper": PAPER_ROUTER, "exportable": EXPORTABLE_ROUTER, "flexolmo": FLEXOLMO_ROUTER}
 
 
 class RouterSettings(Settings):
-    preset: Literal["default", "paper", "exportable"] = Field(
+    preset: Literal["default", "paper", "exportable", "flexolmo"] = Field(
         default="default",
         description="paper = the published router; exportable = one that `export` writes exactly (a routing vector of "
-        "every layer leaves each owner); other keys still win over the preset",
+        "every layer leaves each owner); flexolmo = FlexOlmo's; other keys still win over the preset",
     )
     init: Literal["raw", "normalised", "lda", "whitened"] = Field(
         default="whitened",
@@ -251,6 +262,11 @@ class RouterSettings(Settings):
     )
     fallback: bool = Field(default=False, description="keep the seed's own FFN as one more expert")
     fallback_bias: float = Field(default=0.0, description="added to the fallback's logit 0")
+    owner_bias: Literal["none", "non-positive"] = Field(
+        default="none",
+        description="non-positive = a bias for each owner's expert, at most 0, learnt from proxies and other pool "
+        "items; needs the fallback, which it favours",
+    )
 
     @property
     def warmup(self) -> int:
@@ -270,6 +286,8 @@ class RouterSettings(Settings):
     def _consistent(self) -> "RouterSettings":
         if isinstance(self.temperature, float) and self.temperature <= 0:
             raise ValueError("temperature must be above 0")
+        if self.owner_bias != "none" and not self.fallback:
+            raise ValueError(f"owner_bias: {self.owner_bias} favours the seed's own FFN; set fallback: true")
         if self.context == "seed" and self.decide == "once":
             raise ValueError("context: seed is an extra pass for decide: every-layer; with decide: once use sequence")
         if self.warmup_tokens and self.context != "causal" and "context" in self.model_fields_set:
@@ -291,9 +309,18 @@ class JointTuningSettings(Settings):
     balance_loss_weight: float = Field(default=0.0, ge=0, description="weight of the Switch load-balancing loss")
 
 
+Baseline = Literal["searched-soup", "task-arithmetic", "btm", "btm-posterior", "btm-top", "btx", "pooled"]
+
+
 class EvaluationSettings(Settings):
     split: Literal["test", "validation"] = Field(default="test", description="make choices on validation, report test")
     batch_size: int = Field(default=64, ge=1, description="texts in a batch")
+    baselines: list[Baseline] = Field(
+        default=[],
+        description="more methods on the same experts: searched-soup and task-arithmetic = averages whose weights are "
+        "chosen on proxies; btm = the experts' answers mixed, uniformly, by the domain's posterior, or by its two "
+        "largest; btx and pooled = trained on all private data, as references that are not private",
+    )
 
 
 class PrivacySettings(Settings):

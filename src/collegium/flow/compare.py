@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from collegium.data.items import as_json
 from collegium.evaluation.evaluate import Correct, Domain, accuracies, evaluate, make_domain
 from collegium.evaluation.perplexity import macro_average, perplexity
 from collegium.evaluation.routing import evaluate_routed
+from collegium.flow.baselines import baseline_answers
 from collegium.flow.evaluate_model import describe_routing, routed_perplexities
 from collegium.models.encoder import Encoder, embed_texts
 from collegium.models.seed_model import SeedModel
@@ -26,7 +27,7 @@ from collegium.owner.validate import Contribution, read_contribution
 from collegium.selection.pool import Pool
 from collegium.unify.baselines.soup import soup
 from collegium.unify.merge import dense_model, full_expert
-from collegium.unify.routed_model import contributed_classes
+from collegium.unify.routed_model import contributed_classes, gather
 from collegium.unify.unified_folder import read_unified
 
 RESULTS = "results.json"
@@ -65,14 +66,21 @@ def compare_methods(
         seeds = _seed_classes(charter, seed, pool, splits, classes)
         domains = [make_domain(name, one, classes) for name, one in texts.items()]
         batch_size = recipe.evaluation.batch_size
-        results = _accuracies(seed, _experts(charter, seed, checked), model, domains, classes, seeds, batch_size)
+        correct, routing = _answers(seed, _experts(charter, seed, checked), model, domains, classes, seeds, batch_size)
+        if recipe.evaluation.baselines:
+            ingredients = replace(gather(charter, seed, pool, checked), classes=classes)
+            private = {name: one.train for name, one in splits.items()}
+            for name in recipe.evaluation.baselines:
+                correct[name] = baseline_answers(name, ingredients, private, domains, batch_size)
+        accuracy = {method: asdict(accuracies(answers)) for method, answers in correct.items()}
+        results = {"accuracy": accuracy, "routing": routing}
     results["examples"] = {name: len(one) for name, one in texts.items()}
     with writing(path, "evaluation", inputs, settings) as folder:
         (folder / RESULTS).write_text(json.dumps(results, indent=1), encoding="utf-8")  # keeps the order of methods
     return read_artifact(path, "evaluation")
 
 
-def _accuracies(
+def _answers(
     seed: SeedModel,
     experts: Mapping[str, dict[str, Tensor]],
     model: Path,
@@ -80,17 +88,14 @@ def _accuracies(
     classes: Classes,
     seed_classes: Classes,
     batch_size: int,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Mapping[str, Correct]], dict[str, Any]]:
     correct: dict[str, Mapping[str, Correct]] = {"seed": evaluate(seed, domains, seed_classes, batch_size)}
     for name, encoder in _dense_models(seed, experts):
         correct[name] = evaluate(encoder, domains, classes, batch_size)
     unified = read_unified(model)
     correct["unified"], routes = evaluate_routed(unified.encoder, domains, classes, batch_size)
     correct["oracle"] = {name: correct[f"expert:{name}"][name] for name in experts}
-    return {
-        "accuracy": {method: asdict(accuracies(answers)) for method, answers in correct.items()},
-        "routing": describe_routing(routes, unified.experts),
-    }
+    return correct, describe_routing(routes, unified.experts)
 
 
 def _perplexities(

@@ -49,7 +49,8 @@ def judge_fallback(ingredients: Ingredients, model: Any) -> dict[str, Any]:
     rows = held_out[:MOST_JUDGED]
     exercises = proxy_exercises(ingredients.charter, ingredients.seed, pool, rows, ingredients.classes)
     judged = ProxySet(exercises, np.ones((len(rows), len(ingredients.contributions)), np.float32))
-    other, _ = routed_model(ingredients, fallback=not enabled)
+    other_settings = terms.router.model_copy(update={"fallback": not enabled, "owner_bias": "none"})
+    other, _ = routed_model(ingredients, other_settings)
     ours = proxy_accuracy(model, judged)
     others = proxy_accuracy(other, judged)
     return {

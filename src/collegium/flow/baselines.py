@@ -1,0 +1,63 @@
+"""Answers of the baselines of one-shot unification, on the same experts and the same test examples as ours."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from collegium.core.progress import say
+from collegium.core.recipe import Baseline
+from collegium.data.examples import Examples
+from collegium.evaluation.evaluate import Correct, Domain, evaluate, grade
+from collegium.models.encoder import Encoder
+from collegium.unify.baselines.btm import domain_posterior, mixed, most_likely
+from collegium.unify.baselines.not_private import btx, pooled
+from collegium.unify.baselines.soup import searched_soup, task_arithmetic
+from collegium.unify.merge import dense_model
+from collegium.unify.routed_model import Ingredients
+
+TOP = 2  # experts that btm-top runs
+
+
+def baseline_answers(
+    name: Baseline,
+    ingredients: Ingredients,
+    private: Mapping[str, Examples],
+    domains: Sequence[Domain],
+    batch_size: int,
+) -> Mapping[str, Correct]:
+    """Domain → which test examples a baseline answers right.
+
+    Args:
+        ingredients: with the classes of every domain.
+        private: training examples of every owner, for the references that are not private.
+    """
+    seed, classes = ingredients.seed, ingredients.classes
+    if name in ("searched-soup", "task-arithmetic"):
+        search = searched_soup if name == "searched-soup" else task_arithmetic
+        tensors, setting = search(ingredients)
+        say(f"{name}: {', '.join(f'{value:.2f}' for value in setting)}")
+        return evaluate(dense_model(seed, tensors), domains, classes, batch_size)
+    if name == "btx":
+        model = Encoder(btx(ingredients, private), seed.tokenizer, seed.pooling, seed.max_length)
+        return evaluate(model, domains, classes, batch_size)
+    if name == "pooled":
+        tensors, own_classes = pooled(ingredients, private)
+        return evaluate(dense_model(seed, tensors), domains, own_classes, batch_size)
+    return _ensemble(name, ingredients, domains, batch_size)
+
+
+def _ensemble(
+    name: Baseline, ingredients: Ingredients, domains: Sequence[Domain], batch_size: int
+) -> Mapping[str, Correct]:
+    experts = [dense_model(ingredients.seed, tensors) for tensors in ingredients.experts.values()]
+    correct = {}
+    for domain in domains:
+        logits = [ingredients.classes.logits(expert, domain.texts, batch_size) for expert in experts]
+        if name == "btm":
+            weights = np.full((len(domain.texts), len(experts)), 1 / len(experts))
+        else:
+            weights = domain_posterior(ingredients, domain.texts)
+        if name == "btm-top":
+            weights = most_likely(weights, min(TOP, len(experts)))
+        correct[domain.name] = grade(mixed(logits, weights).astype(np.float32), domain, ingredients.classes)
+    return correct
