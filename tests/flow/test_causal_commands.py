@@ -6,6 +6,7 @@ from importlib import util
 
 import pytest
 import torch
+from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
@@ -14,6 +15,7 @@ from collegium.core.artifacts import read_artifact
 from collegium.flow.predict import predict_items
 from collegium.flow.simulate import simulate
 from collegium.unify.unified_folder import read_unified
+from fake_hub import TOKEN, fake_hub
 
 TEXTS = ["the old cow", "hull mast keel", "one two"]
 LONG = "the old cow near the barley here and there"  # [CLS] and 9 words; a warm-up of 8 tokens routes the last 3
@@ -113,6 +115,16 @@ def test_a_model_with_the_default_router_is_exported_without_its_context(run, tm
     card = (tmp_path / "out" / "README.md").read_text()
     assert "It is not the same model" in card
     assert "| 2 | seed |" in card
+
+
+def test_push_takes_a_decoder_which_has_no_class_embeddings(run, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with fake_hub() as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        command("push", run / "model", "tiny/decoder")
+        files = {*read_artifact(run / "model").files, "manifest.json"}
+        assert files <= set(hub.repositories["tiny/decoder"]["main"])
 
 
 @pytest.mark.skipif(util.find_spec("lm_eval") is None, reason="needs lm-eval: the extra eval")
