@@ -102,6 +102,28 @@ def make_recipe(seed_folder: Path, data_folder: Path) -> Callable[..., Recipe]:
 
 
 @pytest.fixture(scope="session")
+def make_causal(decoder_folder: Path, data_folder: Path) -> Callable[..., Recipe]:
+    """A tiny simulation recipe of a decoder; keyword arguments replace top-level keys."""
+
+    def make(task: str = "causal-choice", **changes: object) -> Recipe:
+        owners = {name: {"data": str(data_folder / f"{name}.jsonl"), "privacy": NO_OVERLAP_CHECK} for name in DOMAINS}
+        values: dict = {
+            "project": "causal",
+            "seed_model": str(decoder_folder),
+            "task": task,
+            "max_length": 20,
+            "pool": {"data": str(data_folder / "pool.jsonl")},
+            "owners": owners,
+            "selection": {"size": 20},
+            "training": {"steps": 60, "batch_size": 16, "warmup_steps": 0, "learning_rate": 1e-3},
+            "joint_tuning": {"batch_size": 16},
+        }
+        return Recipe.model_validate(values | changes)
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def pool(tmp_path_factory: pytest.TempPathFactory, seed: SeedModel, data_folder: Path) -> Pool:
     settings = PoolSettings(data=str(data_folder / "pool.jsonl"))
     return build_pool(tmp_path_factory.mktemp("artifacts") / "pool", settings, seed, random_seed=0)

@@ -8,7 +8,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from collegium.cli import main as cli
-from collegium.cli.explain import print_explanation
+from collegium.cli.explain_print import print_explanation
 from collegium.core.errors import CollegiumError, DataError
 from collegium.evaluation.explain import Explanation, Step, Stretch, Token, explain_text
 from collegium.unify.unified_folder import read_unified

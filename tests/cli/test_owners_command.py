@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from collegium.cli import main as cli
 from collegium.core.artifacts import read_artifact
 from collegium.core.errors import InputError
+from collegium.flow.simulate import simulate
 from collegium.unify.unified_folder import read_unified
 from collegium.unify.unify import unify
 
@@ -41,6 +42,37 @@ def test_an_owner_is_added_listed_and_removed(farm_alone, contributions, charter
     assert read_unified(tmp_path / "one").experts == ["port"]
     assert "animal" not in owners("list", tmp_path / "one")
     assert read_artifact(farm_alone).sha256 == before
+
+
+@pytest.fixture(scope="module")
+def decoder_run(make_causal, tmp_path_factory) -> Path:
+    """Two owners of choices, with a question of its own for each."""
+    owners = {
+        name: {**one.model_dump(), "prompt": f"{{text}} {name} Answer: {{label}}"}
+        for name, one in make_causal().owners.items()
+    }
+    training = {"steps": 2, "batch_size": 16, "parameters": "lora", "rank": 2}
+    folder = tmp_path_factory.mktemp("decoder-run") / "run"
+    simulate(make_causal(owners=owners, training=training), folder)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+def test_an_owner_of_a_decoder_leaves_and_comes_back(decoder_run, decoder_folder, tmp_path):
+    output = owners("remove", decoder_run / "model", "port", "--out", tmp_path / "one")
+    assert "Of its influence this remains: " in output
+    listed = " ".join(owners("list", tmp_path / "one").split())
+    assert "farm" in listed
+    assert "port" not in listed
+    assert "Tokens with fewer than 8 up to themselves take the seed model's own (warm-up)." in listed
+    assert read_unified(tmp_path / "one").facts["prompts"] == {"farm": "{text} farm Answer: {label}"}
+    owners(
+        "add", tmp_path / "one", decoder_run / "contributions" / "port", "--charter", decoder_run / "charter",
+        "--pool", decoder_run / "pool", "--seed-model", decoder_folder, "--out", tmp_path / "two",
+    )  # fmt: skip
+    assert "ship" in owners("list", tmp_path / "two")
+    before, after = (read_unified(path).classes for path in (decoder_run / "model", tmp_path / "two"))
+    assert before == after
 
 
 def test_a_stranger_cannot_be_removed(farm_alone, tmp_path):

@@ -10,13 +10,13 @@ from PIL import Image
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from collegium.cli.explain import explain
 from collegium.cli.main import app
 from collegium.core.artifacts import writing
-from collegium.core.errors import ArtifactError, DataError, InputError, RecipeError, ReleaseRefused
+from collegium.core.errors import ArtifactError, DataError, RecipeError, ReleaseRefused
 from collegium.core.recipe import OwnerRecipe, PoolSettings, Recipe
 from collegium.data.examples import load_splits
 from collegium.data.images import picture_of
+from collegium.evaluation.explain import explain_picture
 from collegium.flow.evaluate_model import evaluate_model
 from collegium.flow.predict import predict_items
 from collegium.flow.simulate import owner_recipe, simulate
@@ -166,6 +166,34 @@ def test_texts_may_have_a_head(make_recipe, tmp_path):
     assert answer["text"] == "the old cow"
 
 
-def test_explain_refuses_a_model_that_reads_pictures(run):
-    with pytest.raises(InputError, match="reads pictures"):
-        explain(run[1] / "model", "a text", None, "text", True)
+def test_explain_shows_the_patches_of_a_picture(run, pictures, tmp_path):
+    model, pear = run[1] / "model", pictures / "fruit" / "pear" / "3.png"
+    arguments = ["explain", str(model), str(pear), "--html", str(tmp_path / "page.html")]
+    shown = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert shown.exit_code == 0, shown.output
+    assert "3.png\n" in shown.output
+    stretches = explain_picture(read_unified(model).encoder, picture_of(pear), "3.png").stretches
+    signs = ["AB"[step.expert] for step in stretches[-1].steps]
+    rows = [" ".join(signs[first : first + 4]) for first in range(1, 17, 4)]
+    for row in rows:
+        assert row in shown.output
+    assert f"[CLS] {signs[0]} {'clothes' if signs[0] == 'A' else 'fruit'}" in shown.output
+    assert "· · · ·" in shown.output  # below the decision
+    page = (tmp_path / "page.html").read_text()
+    assert "<h2><bdi>3.png</bdi></h2>" in page
+    assert page.count("data:image/png;base64,") == 1
+
+
+def test_explain_takes_a_folder_of_pictures_and_refuses_what_the_model_does_not_read(run, pictures, tmp_path):
+    model = str(run[1] / "model")
+    write_pictures(tmp_path / "some", ["bag"], 2)
+    shown = CliRunner().invoke(app, ["explain", model, str(tmp_path / "some")], catch_exceptions=False)
+    assert "bag/0.png" in shown.output
+    assert "bag/1.png" in shown.output
+    for source, message in (
+        ("a text", "does not read the data"),
+        (str(pictures / "fruit"), "at most 50"),
+        ("no-such.png", "no-such.png"),
+    ):
+        with pytest.raises(DataError, match=message):
+            CliRunner().invoke(app, ["explain", model, source], catch_exceptions=False)

@@ -111,7 +111,10 @@ def test_a_decoder_from_the_command_is_exported_with_whole_matrices(seed_folder,
     assert result.exit_code == 0, result.output
     kept = load(tmp_path / "kept", AutoModelForCausalLM)
     assert kept.config.expert_ranks == [3, 3, None]
-    exported = load(export_model(tmp_path / "kept", "mixtral", tmp_path / "exported").path, AutoModelForCausalLM)
+    options = ["--to", "mixtral", "--out", str(tmp_path / "exported")]
+    result = CliRunner().invoke(app, ["export", str(tmp_path / "kept"), *options])
+    assert result.exit_code == 0, result.output
+    exported = load(tmp_path / "exported", AutoModelForCausalLM)
     assert type(exported).__name__ == "MixtralForCausalLM"
     with torch.no_grad():
         found, expected = exported(IDS).logits, kept(IDS).logits

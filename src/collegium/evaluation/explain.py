@@ -1,6 +1,6 @@
-"""Which expert each token of a text uses, at every layer, with what weight, and which one came second.
+"""Which expert each token of a text or patch of a picture uses, at every layer, with what weight, and the runner-up.
 
-The numbers are those of the model's own routing (`output_routing=True`), of each text alone; a layer without a router
+The numbers are those of the model's own routing (`output_routing=True`), of each item alone; a layer without a router
 of its own shows the decision that it reuses, a layer below the decision the seed's feed-forward network.
 """
 
@@ -8,9 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from collegium.data.images import Picture, picture_of
 from collegium.models.encoder import Encoder
+from collegium.models.pixels import seen_pixels
 from collegium.moe.architectures import architecture_of, layers_of
 from collegium.moe.router import Routing
 
@@ -22,8 +26,8 @@ class Token:
     """One token, as people read it.
 
     Attributes:
-        piece: its part of the text as it was written; of a special token its name.
-        special: put there by the tokenizer.
+        piece: its part of the text as it was written; of a special token its name; of a patch `row·column`, from 1.
+        special: put there by the tokenizer, or by a vision model before the patches.
         joined: it follows the token before without a space.
     """
 
@@ -80,12 +84,28 @@ class Stretch:
 
 
 @dataclass(frozen=True)
-class Explanation:
-    """The way of one text through a unified model.
+class Grid:
+    """The patches of a picture, row by row, which are the tokens behind the first one.
 
     Attributes:
+        seen: the picture as the model sees it, scaled and cropped.
+    """
+
+    seen: Picture
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The way of one text or picture through a unified model.
+
+    Attributes:
+        text: the text; of a picture its name.
         unread: characters at the end of the text that are beyond the model's longest input.
         experts: names of the owners, and `seed` at the end.
+        grid: None for a text.
+        warmup: so many tokens at the beginning take the seed's feed-forward network whatever they are.
     """
 
     text: str
@@ -93,6 +113,27 @@ class Explanation:
     experts: list[str]
     tokens: list[Token]
     stretches: list[Stretch]
+    grid: Grid | None = None
+    warmup: int = 0
+
+    @property
+    def seed(self) -> int:
+        """Index of the seed's own feed-forward network."""
+        return len(self.experts) - 1
+
+    def named(self, tokens: Sequence[Token]) -> str:
+        """Neighbouring tokens as one piece of text, neighbouring patches by the first and the last of them."""
+        patches = [token.piece for token in tokens if not token.special]
+        if self.grid is None or not patches:
+            return written(tokens)
+        run = f"patch {patches[0]}" if len(patches) == 1 else f"patches {patches[0]} to {patches[-1]}"
+        return ", ".join([*(token.piece for token in tokens if token.special), run])
+
+    def mark(self, expert: int) -> str:
+        """A short sign for an expert: `A` to `Z`, then `A1` and so on; `·` for the seed."""
+        if expert == self.seed:
+            return "·"
+        return chr(ord("A") + expert % 26) + (str(expert // 26) if expert >= 26 else "")
 
     def rows(self) -> list[tuple[list[Token], list[Step]]]:
         """Neighbouring tokens that every stretch treats alike (to a thousandth), with their step in each stretch.
@@ -124,20 +165,45 @@ def explain_text(encoder: Encoder, text: str) -> Explanation:
     Args:
         encoder: a unified model with its tokenizer.
     """
+    inputs = encoder.tokenise([text])
+    tokens, unread = _tokens(encoder, text, inputs["input_ids"][0].tolist())
+    names, stretches = _ways(encoder, inputs, len(tokens))
+    warmup = min(len(tokens), max(0, encoder.model.config.warmup_tokens - 1))  # a token counts itself
+    return Explanation(text, unread, names, tokens, stretches, warmup=warmup)
+
+
+def explain_picture(encoder: Encoder, picture: Picture, name: str) -> Explanation:
+    """Run one picture through a unified model and say which experts its patches use.
+
+    Args:
+        encoder: a unified model with its image processor.
+        name: of the picture, to show.
+    """
+    inputs = encoder.tokenise([picture])
+    height, width = inputs["pixel_values"].shape[-2:]
+    side = encoder.model.config.patch_size
+    grid = Grid(picture_of(seen_pixels(encoder.tokenizer, picture)), height // side, width // side)
+    places = np.ndindex(grid.rows, grid.columns)
+    patches = [Token(f"{row + 1}·{column + 1}", False, False) for row, column in places]
+    tokens = [Token("[CLS]", True, False), *patches]  # every vision family puts one token before the patches
+    names, stretches = _ways(encoder, inputs, len(tokens))
+    return Explanation(name, 0, names, tokens, stretches, grid)
+
+
+def _ways(encoder: Encoder, inputs: dict[str, Tensor], num_tokens: int) -> tuple[list[str], list[Stretch]]:
+    """Names of the experts, and what every layer does with the tokens of one item."""
     model = encoder.model
     with torch.inference_mode():
-        inputs = encoder.tokenise([text])
         routings: dict[int, Routing] = model(**inputs, output_routing=True).routings
-    tokens, unread = _tokens(encoder, text, inputs["input_ids"][0].tolist())
     names = [*model.config.expert_names, SEED]
-    alone = [Step({len(names) - 1: 1.0}) for _ in tokens]
+    alone = [Step({len(names) - 1: 1.0})] * num_tokens
     first = model.config.first_moe_layer
     num_layers = len(layers_of(model, architecture_of(model.config.seed_model_type)))
     stretches = [Stretch(0, first - 1, False, alone)] if first > 0 else []
     deciding = sorted(routings)
     for layer, following in zip(deciding, [*deciding[1:], num_layers], strict=True):
         stretches.append(Stretch(layer, following - 1, True, _steps(routings[layer])))
-    return Explanation(text, unread, names, tokens, stretches)
+    return names, stretches
 
 
 def written(tokens: Sequence[Token]) -> str:

@@ -9,8 +9,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 from transformers import AutoImageProcessor
 
@@ -52,3 +53,11 @@ def pixel_values(processor: Any, items: Sequence[Item]) -> Float[Tensor, "items 
         if isinstance(item, Picture)
     ]
     return torch.cat(prepared)
+
+
+def seen_pixels(processor: Any, picture: Picture) -> UInt8[np.ndarray, "height width 3"]:
+    """What of a picture the model sees, scaled and cropped, before its numbers are normalised."""
+    prepared = processor(
+        picture.pixels, do_rescale=False, do_normalize=False, input_data_format="channels_last", return_tensors="np"
+    )
+    return prepared["pixel_values"][0].transpose(1, 2, 0).clip(0, 255).round().astype(np.uint8)

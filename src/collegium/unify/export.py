@@ -204,7 +204,9 @@ def _parameters(config: Any) -> int:
 
 def _card(fitting: Fitting, to: str, becomes: str, same: str) -> str:
     source, agreement = fitting.source, fitting.agreement
-    experts = [f"| {index} | {name} |" for index, name in enumerate(source.expert_names)]
+    given = {name: f"`{sha256[:16]}`" for name, sha256 in source.contributions.items()}
+    experts = [f"| {index} | {name} | {given.get(name, '–')} |" for index, name in enumerate(source.expert_names)]
+    origin = f" of the project {source.project}" if source.project else ""
     return "\n".join(
         [
             "---",
@@ -213,12 +215,12 @@ def _card(fitting: Fitting, to: str, becomes: str, same: str) -> str:
             "---",
             f"# A unified model as {becomes}",
             "",
-            f"Exported by Collegium from the unified model `{source.sha256[:16]}` (seed family "
+            f"Exported by Collegium from the unified model `{source.sha256[:16]}`{origin} (seed family "
             f"`{source.config.seed_model_type}`). {source.experts_per_token} of {len(source.expert_names)} experts for "
             "each token.",
             "",
-            "| expert | owner |",
-            "| ---: | --- |",
+            "| expert | owner | contribution |",
+            "| ---: | --- | --- |",
             *experts,
             "",
             same if agreement is None else _without_context(agreement, same),

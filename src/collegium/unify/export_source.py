@@ -7,13 +7,13 @@ one that `merge` wrote. No code of the folder runs: the configuration is read by
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
 
-from collegium.core.artifacts import MANIFEST, canonical_json, read_artifact, sha256_of
+from collegium.core.artifacts import MANIFEST, Artifact, canonical_json, read_artifact, sha256_of
 from collegium.core.errors import ArtifactError
 from collegium.moe.modeling import UNIFIED_CLASSES
 from collegium.unify.byte_merge import Output
@@ -21,8 +21,10 @@ from collegium.unify.checkpoint import CONFIG, Source, StoredTensor, read_checkp
 from collegium.unify.export_targets import RouterValues, finite
 from collegium.unify.low_rank_files import whole_experts
 from collegium.unify.merge_checkpoints import KIND as MERGED
+from collegium.unify.unified_folder import FACTS
 from collegium.unify.unified_folder import KIND as UNIFIED
 
+CONTRIBUTION = "contribution:"  # before an owner's name, among the inputs of a unified model
 COPIED_DTYPES = ("F32", "F16", "BF16")  # that all targets' files can hold
 
 
@@ -36,6 +38,8 @@ class ExportSource:
         values: of the tensors that are not copied: experts that are kept as low-rank factors.
         dense_layers: so many layers from below hold the seed's FFN alone, and every expert is that one.
         expert_names: owners in the order of the experts; the seed's own FFN, where it can be chosen, is `seed`.
+        project: that `unify` made it in; "" where the folder does not tell.
+        contributions: owner → sha256, where `unify` or `owners add` made the folder.
     """
 
     path: Path
@@ -45,6 +49,8 @@ class ExportSource:
     routers: Sequence[RouterValues]
     dense_layers: int = 0
     values: Mapping[str, Source] = field(default_factory=dict)
+    project: str = ""
+    contributions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def expert_names(self) -> list[str]:
@@ -95,19 +101,25 @@ def open_source(path: Path) -> ExportSource:
             got=", ".join(config.architectures or []) or "no architecture",
             expected="a unified …ForCausalLM",
         )
-    sha256 = _sealed(path) if (path / MANIFEST).exists() else None
+    sealed = _sealed(path) if (path / MANIFEST).exists() else None
     tensors = _tensors(path)
-    if sha256 is None:
+    if sealed is not None:
+        sha256 = sealed.sha256
+    else:
         files = sorted({tensor.file.name for tensor in tensors.values()})
         sha256 = sha256_of(canonical_json({name: sha256_of(path / name) for name in [CONFIG, *files]}))
     layers = [layer for layer in range(config.num_hidden_layers) if _router(layer, "weight") in tensors]
     routers = [_read_router(path, tensors, layer, config) for layer in layers]
     if not all(finite(router) for router in routers):
         raise ArtifactError(f"{path} has a router whose values are not finite, or a temperature that is not above 0.")
+    source = ExportSource(path, sha256, config, tensors, routers)
+    if sealed is not None and FACTS in sealed.files:
+        made_of = {key.partition(":")[2]: value for key, value in sealed.inputs.items() if key.startswith(CONTRIBUTION)}
+        source = replace(source, project=json.loads((path / FACTS).read_bytes())["project"], contributions=made_of)
     if config.expert_ranks is None:
-        return ExportSource(path, sha256, config, tensors, routers)
+        return source
     tensors, values = whole_experts(tensors, [*config.expert_ranks, *([0] if config.keeps_seed_ffn else [])])
-    return ExportSource(path, sha256, config, tensors, routers, values=values)
+    return replace(source, tensors=tensors, values=values)
 
 
 def _config(path: Path) -> Any:
@@ -127,14 +139,14 @@ def _config(path: Path) -> Any:
     )
 
 
-def _sealed(path: Path) -> str:
-    """The sha256 of an artifact that `unify` or `merge` wrote."""
+def _sealed(path: Path) -> Artifact:
+    """The artifact that `unify` or `merge` wrote."""
     artifact = read_artifact(path)
     if artifact.kind not in (UNIFIED, MERGED):
         raise ArtifactError(
             f"{path} is another kind of artifact.", got=artifact.kind, expected=f"{UNIFIED} or {MERGED}"
         )
-    return artifact.sha256
+    return artifact
 
 
 def _tensors(path: Path) -> dict[str, StoredTensor]:

@@ -21,6 +21,7 @@ from huggingface_hub.errors import (
 
 from collegium.core.artifacts import MANIFEST, Artifact, read_artifact
 from collegium.core.errors import ArtifactError, InputError, RunError
+from collegium.core.recipe import CAUSAL
 from collegium.unify.checkpoint import CONFIG, INDEX, WEIGHTS
 from collegium.unify.unified_folder import CARD, CLASSES, FACTS, KIND, LEDGER
 
@@ -84,8 +85,10 @@ def _checked(path: Path) -> Artifact:
             do="unify contributions (`collegium unify`); anything else can be uploaded with `hf upload`",
         )
     try:
-        needed = [CONFIG, CARD, LEDGER, FACTS, CLASSES, *_weights(artifact)]
-        missing = sorted({name for name in needed if name not in artifact.files})
+        needed = {CONFIG, CARD, LEDGER, FACTS, *_weights(artifact)}
+        if FACTS in artifact.files and json.loads((path / FACTS).read_bytes())["task"] not in CAUSAL:
+            needed.add(CLASSES)  # the choices of a decoder have no embeddings
+        missing = sorted(name for name in needed if name not in artifact.files)
         if missing:
             raise ArtifactError(f"{path} is not complete: its manifest lacks {', '.join(missing)}.")
         owners = set(json.loads((path / CONFIG).read_bytes())["expert_names"])
