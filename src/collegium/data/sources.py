@@ -20,7 +20,7 @@ from collegium.data.catalogue import CATALOGUE
 from collegium.data.images import SUFFIXES as IMAGE_SUFFIXES
 from collegium.data.read_folder import SPLIT_NAMES, UNSPLIT, read_folder
 from collegium.data.read_pictures import read_picture_files, with_pictures
-from collegium.data.read_table import READERS, read_table, require_item_column, with_class_names
+from collegium.data.read_table import READERS, make_table, read_table, require_columns, with_class_names
 from collegium.data.rows import Table
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(:[\w.-]+)?")
@@ -95,12 +95,14 @@ def _read_hub(name: str, columns: Columns) -> dict[str, list[Table]]:
 
 def _hub_table(source: str, dataset: Any, columns: Columns) -> Table:
     names = list(dataset.column_names)
-    require_item_column(source, names, columns)
-    labels = None
-    if columns.label is not None and columns.label in names:
-        class_names = getattr(dataset.features[columns.label], "names", None)
-        labels = with_class_names(list(dataset[columns.label]), class_names)
-    table = Table(source, names, list(dataset[columns.item]), labels, range(1, len(dataset) + 1))
+    require_columns(source, names, columns)
+
+    def cells(column: str) -> list[object]:
+        values = list(dataset[column])
+        class_names = getattr(dataset.features[column], "names", None) if column == columns.label else None
+        return with_class_names(values, class_names)
+
+    table = make_table(source, names, cells, columns)
     return table if columns.image is None else with_pictures(table)
 
 

@@ -39,7 +39,7 @@ def write_summary(folder: Path, recipe: Recipe) -> Path:
             name: {
                 "data": _short(recipe.owners[name].data),
                 "prompt": terms.owners[name].prompt,
-                "labels": terms.owners[name].labels or [],
+                "labels": None if recipe.owners[name].columns.choices else terms.owners[name].labels or [],
                 "labels_published": terms.owners[name].labels is not None,
             }
             for name in charter.owners

@@ -27,7 +27,9 @@ POOL_DOMAIN = ":pool"  # no owner can have this name
 
 class OwnerEntry(Settings):
     prompt: str = Field(description="sentence around a class name, with {label}; of a decoder, the whole prompt")
-    labels: list[Label] | None = Field(description="class names; null = the owner keeps them private")
+    labels: list[Label] | None = Field(
+        description="class names; null = the owner keeps them private, or has none: choices of its own, or plain texts"
+    )
 
 
 class Terms(Agreement):
@@ -124,11 +126,12 @@ def write_charter(
         )
     owners = {}
     for name, owner in recipe.owners.items():
-        publishes = owner.publish_labels and recipe.task != "causal-text"
+        publishes = owner.publish_labels and recipe.task != "causal-text" and owner.columns.choices is None
         if publishes and not labels.get(name):
             raise RecipeError(
                 f"owners.{name}.labels: the class names are not known.",
-                do="list them, or set publish_labels: false for an owner who keeps them private",
+                do="list them, set publish_labels: false for an owner who keeps them private, or name its "
+                "columns.choices where every example has choices of its own",
             )
         owners[name] = OwnerEntry(prompt=recipe.prompt_of(name), labels=list(labels[name]) if publishes else None)
     terms = Terms(
