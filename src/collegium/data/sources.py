@@ -1,8 +1,13 @@
 """Finds out what a name in a recipe stands for: a named data set, a file, a folder, or a data set on the hub.
 
-They are tried in that order (`./bbc` is always a path). Only a name of the form `owner/name` goes to the hub,
-as `owner/name:configuration` where the data set has several: a misspelt name never costs a search in the
-network. Data sets that come as code are not run; `datasets` has none of that left, and we ask for none.
+They are tried in that order (`./bbc` is always a path). Only a name of the form `owner/name` goes to the hub: a
+misspelt name never costs a search in the network. It may say more, in this order:
+
+    owner/name@revision          a branch, a tag or a commit, such as refs/convert/parquet
+    owner/name:configuration     where the data set has several
+    owner/name#split             one split alone, where another is not wanted (a test split with hidden labels)
+
+Data sets that come as code are not run; `datasets` has none of that left, and we ask for none.
 """
 
 import difflib
@@ -23,7 +28,9 @@ from collegium.data.read_pictures import read_picture_files, with_pictures
 from collegium.data.read_table import READERS, make_table, read_table, require_columns, with_class_names
 from collegium.data.rows import Table
 
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(:[\w.-]+)?")
+HUB_NAME = re.compile(
+    r"(?P<repository>[A-Za-z0-9][\w.-]*/[\w.-]+)(@(?P<revision>[\w./-]+))?(:(?P<configuration>[\w.-]+))?(#(?P<split>[\w.-]+))?"
+)
 
 
 def read_source(data: DataSource, columns: Columns) -> dict[str, list[Table]]:
@@ -48,8 +55,9 @@ def read_source(data: DataSource, columns: Columns) -> dict[str, list[Table]]:
         return {UNSPLIT: [read_picture_files(path.parent, [path], None)]}
     if path.exists():
         return {UNSPLIT: [read_table(path, columns)]}
-    if HUB_NAME.fullmatch(data) and path.suffix.lower() not in READERS:
-        return _read_hub(data, columns)
+    hub_name = HUB_NAME.fullmatch(data)
+    if hub_name and path.suffix.lower() not in READERS:
+        return _read_hub(data, hub_name, columns)
     raise not_found(data)
 
 
@@ -73,20 +81,24 @@ def _part(split: str, tables: dict[str, list[Table]], source: str) -> list[Table
     raise DataError(f"{source} has no split {split!r}.", got=", ".join(tables), do="name another source for this split")
 
 
-def _read_hub(name: str, columns: Columns) -> dict[str, list[Table]]:
+def _read_hub(name: str, parts: re.Match[str], columns: Columns) -> dict[str, list[Table]]:
     import datasets
 
-    repository, _, configuration = name.partition(":")
+    revision = {} if parts["revision"] is None else {"revision": parts["revision"]}
     say(f"{name} is no local path: asking the hub")
     try:
         with _silenced(datasets):
-            splits: Any = datasets.load_dataset(repository, configuration or None)
+            splits: Any = datasets.load_dataset(parts["repository"], parts["configuration"], **revision)
     except Exception as error:
         raise not_found(
             name, got=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         ) from None
+    if parts["split"] is not None and parts["split"] not in splits:
+        raise DataError(f"{name}: there is no such split.", got=parts["split"], expected=", ".join(map(str, splits)))
     tables: dict[str, list[Table]] = {}
     for split, dataset in splits.items():
+        if parts["split"] not in (None, str(split)):
+            continue
         tables.setdefault(SPLIT_NAMES.get(str(split), str(split)), []).append(
             _hub_table(f"{name} ({split})", dataset, columns)
         )
