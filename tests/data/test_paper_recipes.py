@@ -3,11 +3,15 @@
 from pathlib import Path
 
 import datasets
+import numpy as np
 import pytest
+from PIL import Image
 
 from collegium.core.load_recipe import load_recipe
 from collegium.core.recipe import Recipe
 from collegium.data.examples import load_splits, load_texts
+from collegium.data.images import Picture
+from collegium.models.tasks import prompted_names
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 STRING, STRINGS = datasets.Value("string"), datasets.Sequence(datasets.Value("string"))
@@ -53,11 +57,52 @@ def alpaca(number, hidden):
     return {"instruction": f"Do {number}.", "input": given, "output": f"done {number}", "text": "all of it"}
 
 
+IMAGE = datasets.Image()
+PETS = {
+    "image": IMAGE,
+    "label": datasets.ClassLabel(names=["Abyssinian", "american bulldog", "beagle"]),
+    "species": datasets.ClassLabel(names=["Cat", "Dog"]),
+}
+FLOWERS = {"image": IMAGE, "label": datasets.ClassLabel(names=["pink primrose", "colt's foot", "moon orchid"])}
+EUROSAT = {
+    "image": IMAGE,
+    "label": datasets.ClassLabel(names=["Annual Crop", "Forest", "SeaLake"]),
+    "filename": STRING,
+}
+IMAGENET = {"image": IMAGE, "label": datasets.ClassLabel(names=["tench, Tinca tinca", "beagle", "boxer"])}
+NAMES = {  # owner → class names of the stand-ins
+    "pets": PETS["label"].names,
+    "flowers": FLOWERS["label"].names,
+    "satellite": EUROSAT["label"].names,
+}
+
+
+def picture(number, hidden):
+    pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    return {"image": Image.fromarray(pixels), "label": -1 if hidden else number % 3}
+
+
+def pet(number, hidden):
+    return {**picture(number, False), "species": 0}
+
+
+def flower(number, hidden):
+    return picture(number, False)
+
+
+def satellite(number, hidden):
+    return {**picture(number, False), "filename": f"{number}.tif"}
+
+
 HUB = {  # (repository, revision) → a row, its features, its splits
     ("tau/commonsense_qa", None): (commonsense, COMMONSENSE, ("train", "validation", "test")),
     ("allenai/cosmos_qa", "refs/convert/parquet"): (cosmos, COSMOS, ("train", "validation", "test")),
     ("lighteval/siqa", None): (social, SOCIAL, ("train", "validation")),
     ("tatsu-lab/alpaca", None): (alpaca, ALPACA, ("train",)),
+    ("Donghyun99/Oxford-IIIT-Pet", None): (pet, PETS, ("train", "test")),
+    ("dpdl-benchmark/oxford_flowers102", None): (flower, FLOWERS, ("train", "validation", "test")),
+    ("blanchon/EuroSAT_RGB", None): (satellite, EUROSAT, ("train", "test", "validation")),
+    ("evanarlian/imagenet_1k_resized_256", None): (picture, IMAGENET, ("train", "val", "test")),
 }
 
 
@@ -98,3 +143,19 @@ def test_the_pool_of_instructions_is_answered(name):
     for text, answer in known.items():
         number = answer.removeprefix("done ")
         assert text == (f"Do {number}." if int(number) % 2 else f"Do {number}.\ninput {number}")
+
+
+@pytest.mark.parametrize("name", ["clip-vit-b32", "clip-vit-b16"])
+def test_owners_of_pictures_and_their_pool_read_the_hubs_columns(name):
+    recipe = load_recipe(RECIPES / f"{name}.yaml", Recipe)
+    domains = {}
+    for owner, settings in recipe.owners.items():
+        splits = load_splits(settings.data, settings.columns, settings.limits, 0, owner)
+        assert all(isinstance(item, Picture) for item in splits.test.texts)
+        assert splits.train.class_names == sorted(NAMES[owner])
+        domains[owner] = (settings.prompt, splits.train.class_names)
+    pool = load_texts(recipe.pool.data, recipe.pool.columns, None, 0)
+    assert len(pool) == 30  # of one split: the labels of the test split are hidden
+    names, sentences = prompted_names({**domains, ":pool": (recipe.pool.prompt, pool.class_names)})
+    assert len(set(sentences)) == len(names) == 12
+    assert recipe.router.context_weight == 0.3

@@ -159,9 +159,11 @@ def _check_task(recipe: Recipe, seed: SeedModel, pool: Pool) -> None:
             if seed.has_head
             else f"a decoder saved with its head (…ForCausalLM) for task: {recipe.task}",
         )
-    if recipe.task == "label-matching" and seed.modality == "image":
+    if recipe.task == "label-matching" and seed.names_reader.modality == "image":
         raise RecipeError(
-            "The seed model reads no class names.", got=f"task {recipe.task}", expected="task: label-head"
+            "The seed model reads no class names.",
+            got=f"task {recipe.task}",
+            expected="task: label-head, or a whole CLIP model, with its text tower",
         )
     if recipe.task != "label-head":
         return

@@ -161,7 +161,7 @@ def verify_pool(pool: Pool, seed: SeedModel) -> None:
     Raises:
         ArtifactError: naming the first row that lies.
     """
-    if pool.embeddings.shape[1:] != (seed.dim,) or pool.embeddings.dtype != np.float32:
+    if pool.embeddings.shape[1:] != (seed.embedding_dim,) or pool.embeddings.dtype != np.float32:
         raise ArtifactError(f"The embeddings of {pool.artifact.path} are not of this seed model.")
     for start in range(0, len(pool), CHUNK):
         part = pool.records.slice(start, CHUNK)
@@ -212,7 +212,7 @@ def _finished(path: Path, inputs: dict[str, str], facts: dict[str, Any]) -> Pool
 
 def _embed(path: Path, texts: Sequence[Item], seed: SeedModel) -> None:
     # Written, not memory-mapped: on a full disk a mapped page kills the process instead of raising an error.
-    header = {"descr": "<f4", "fortran_order": False, "shape": (len(texts), seed.dim)}
+    header = {"descr": "<f4", "fortran_order": False, "shape": (len(texts), seed.embedding_dim)}
     with path.open("wb") as file, progress_bar("embed the pool", len(texts)) as bar:
         np.lib.format.write_array_header_1_0(file, header)
         for start in range(0, len(texts), CHUNK):
