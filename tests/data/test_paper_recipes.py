@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from collegium.core.errors import DataError
 from collegium.core.load_recipe import load_recipe
-from collegium.core.recipe import Recipe
+from collegium.core.recipe import Columns, Recipe
 from collegium.data.examples import load_splits, load_texts
 from collegium.data.images import Picture
+from collegium.data.sources import read_source, short_name
 from collegium.models.tasks import prompted_names
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -132,6 +134,14 @@ def test_owners_of_questions_read_the_hubs_columns(name):
     assert found["stories"] == ("Story 0.\nWhy?", ["0 of 0", "1 of 0", "2 of 0", "3 of 0"], "3 of 0")
     assert found["manners"] == ("Lee sat 0.\nWhy?", ["a", "b", "c"], "c")
     assert recipe.router.context == "seed"
+    assert short_name(recipe.owners["stories"].data) == "cosmos_qa, cosmos_qa#validation"
+
+
+def test_a_split_that_the_hub_does_not_have_is_an_error():
+    with pytest.raises(DataError, match="no such split") as raised:
+        read_source("lighteval/siqa#test", Columns())
+    assert "train, validation" in str(raised.value)
+    assert short_name("some/folder@home/file.csv") == "file.csv"
 
 
 @pytest.mark.parametrize("name", ["llama-3.2-3b", "llama-3.1-8b"])

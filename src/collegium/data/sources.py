@@ -55,10 +55,18 @@ def read_source(data: DataSource, columns: Columns) -> dict[str, list[Table]]:
         return {UNSPLIT: [read_picture_files(path.parent, [path], None)]}
     if path.exists():
         return {UNSPLIT: [read_table(path, columns)]}
-    hub_name = HUB_NAME.fullmatch(data)
-    if hub_name and path.suffix.lower() not in READERS:
+    hub_name = _hub_name(data)
+    if hub_name is not None:
         return _read_hub(data, hub_name, columns)
     raise not_found(data)
+
+
+def short_name(data: DataSource) -> str:
+    """The data's name without the folders around it, or the hub's owner and revision."""
+    if isinstance(data, dict):
+        return ", ".join(short_name(part) for part in data.values())
+    hub_name = _hub_name(data)
+    return Path(data.replace(f"@{hub_name['revision']}", "") if hub_name and hub_name["revision"] else data).name
 
 
 def not_found(name: str, got: str | None = None) -> DataError:
@@ -73,6 +81,10 @@ def not_found(name: str, got: str | None = None) -> DataError:
     )
 
 
+def _hub_name(data: str) -> re.Match[str] | None:
+    return None if Path(data).suffix.lower() in READERS else HUB_NAME.fullmatch(data)
+
+
 def _part(split: str, tables: dict[str, list[Table]], source: str) -> list[Table]:
     if split in tables:
         return tables[split]
@@ -84,7 +96,7 @@ def _part(split: str, tables: dict[str, list[Table]], source: str) -> list[Table
 def _read_hub(name: str, parts: re.Match[str], columns: Columns) -> dict[str, list[Table]]:
     import datasets
 
-    revision = {} if parts["revision"] is None else {"revision": parts["revision"]}
+    revision: dict[str, Any] = {} if parts["revision"] is None else {"revision": parts["revision"]}
     say(f"{name} is no local path: asking the hub")
     try:
         with _silenced(datasets):

@@ -22,6 +22,7 @@ from collegium.core.recipe import PoolSettings
 from collegium.data.examples import load_texts
 from collegium.data.images import Picture
 from collegium.data.items import Item, Modality, content_hash, modality_of
+from collegium.data.sources import short_name
 from collegium.models.encoder import CHUNK, check_modality, embed_texts
 from collegium.models.seed_model import SeedModel
 
@@ -104,7 +105,7 @@ def build_pool(path: Path, settings: PoolSettings, seed: SeedModel, random_seed:
     texts = [examples.texts[distinct[value]] for value in hashes]
     labels = [examples.labels[distinct[value]] for value in hashes] if examples.labels else [None] * len(hashes)
     facts = {
-        "data": Path(settings.data).name,
+        "data": short_name(settings.data),
         "prompt": settings.prompt,
         "labels": sorted({label for label in labels if label is not None}) if not _answers(settings.prompt) else [],
         "items": len(hashes),
