@@ -16,6 +16,8 @@ from tokenizers.processors import TemplateProcessing
 from transformers import (
     BertConfig,
     BertModel,
+    CLIPConfig,
+    CLIPModel,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
@@ -130,6 +132,32 @@ def make_tiny_vision_seed(folder: Path, random_seed: int = 0, layers: int = 3) -
         initializer_range=0.3,
     )
     ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
+    half = [0.5, 0.5, 0.5]
+    ViTImageProcessorPil(size={"height": 16, "width": 16}, image_mean=half, image_std=half).save_pretrained(folder)
+    return folder
+
+
+def make_tiny_clip(folder: Path, words: list[str], random_seed: int = 0) -> Path:
+    """A random CLIP, both towers, for pictures of 16 × 16 pixels and texts of `words`, in Hugging Face format."""
+    vocabulary = {word: index for index, word in enumerate(["[PAD]", "[UNK]", "[BOS]", "[EOS]", *words])}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.post_processor = TemplateProcessing(single="[BOS] $A [EOS]", special_tokens=[("[BOS]", 2), ("[EOS]", 3)])
+    special = {"pad_token": "[PAD]", "unk_token": "[UNK]", "bos_token": "[BOS]", "eos_token": "[EOS]"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=16, **special).save_pretrained(folder)
+    torch.manual_seed(random_seed)
+    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
+    text = {"vocab_size": len(vocabulary), "max_position_embeddings": 16, "pad_token_id": 0, "bos_token_id": 2}
+    config = CLIPConfig(
+        text_config={**shape, **text, "hidden_size": 16, "eos_token_id": 3, "projection_dim": 24},
+        vision_config={**shape, "image_size": 16, "patch_size": 4, "projection_dim": 24},
+        projection_dim=24,
+    )
+    model = CLIPModel(config)
+    with torch.no_grad():
+        for parameter in model.parameters():  # texts of a young CLIP are all alike
+            parameter.add_(0.1 * torch.randn(parameter.shape))
+    model.save_pretrained(folder)
     half = [0.5, 0.5, 0.5]
     ViTImageProcessorPil(size={"height": 16, "width": 16}, image_mean=half, image_std=half).save_pretrained(folder)
     return folder

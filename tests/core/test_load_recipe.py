@@ -133,9 +133,9 @@ def test_numbers_must_be_finite(key, value):
 @pytest.mark.parametrize("place", ["pool", "owner"])
 def test_a_prompt_holds_label_and_no_other_braces(prompt, place):
     if place == "pool":
-        assert "pool.prompt: a prompt m" in fault(minimal(pool={"data": "x", "prompt": prompt}))
+        assert "pool.prompt m" in fault(minimal(pool={"data": "x", "prompt": prompt}))
     else:
-        assert "owners.bank.prompt: a prompt m" in fault(minimal(owners={"bank": {"prompt": prompt}}))
+        assert "owners.bank.prompt m" in fault(minimal(owners={"bank": {"prompt": prompt}}))
 
 
 @pytest.mark.parametrize(

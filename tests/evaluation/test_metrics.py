@@ -59,7 +59,7 @@ def test_evaluate_answers_with_the_closest_class(seed):
 
 
 def test_targets_are_indices_into_all_classes():
-    domain = make_domain("port", Examples(["a", "b"], ["ship", "ship"]), CLASSES)
+    domain = make_domain("port", Examples(["a", "b"], ["ship", "ship"]), CLASSES, "")
     assert domain.targets.tolist() == [2, 2]
     assert domain.texts == ["a", "b"]
 
@@ -75,6 +75,6 @@ def test_targets_are_indices_into_all_classes():
 )
 def test_labels_that_the_model_does_not_know_are_named(name, labels, got, expected):
     with pytest.raises(DataError, match=f"The data of {name} hold labels that the model does not know") as error:
-        make_domain(name, Examples(["text"] * len(labels or ["one"]), labels), CLASSES)
+        make_domain(name, Examples(["text"] * len(labels or ["one"]), labels), CLASSES, "")
     assert got in error.value.got
     assert expected in error.value.expected

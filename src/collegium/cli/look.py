@@ -18,7 +18,7 @@ from collegium.core.artifacts import read_artifact
 from collegium.core.errors import DataError, InputError
 from collegium.core.load_recipe import load_recipe
 from collegium.core.recipe import Columns, OwnerRecipe, Recipe
-from collegium.data.examples import load_unlabelled
+from collegium.data.examples import Examples, load_unlabelled
 from collegium.data.items import Item
 from collegium.owner.charter import read_charter
 from collegium.owner.contribution import LEDGER, PROXIES
@@ -133,9 +133,17 @@ def predict(
         str,
         typer.Argument(help="text file (a text a line), CSV, JSONL, Parquet, - for stdin; a picture, a folder of them"),
     ] = "-",
-    text: Annotated[str, typer.Option(help="column that holds the text")] = "text",
+    text: Annotated[
+        list[str], typer.Option(help="column that holds the text; given again, one more, in a line of its own")
+    ] = ["text"],  # noqa: B006  typer copies it
     image: Annotated[str | None, typer.Option(help="column that holds the picture, for models of pictures")] = None,
-    domain: Annotated[str | None, typer.Option(help="let only this owner's class names compete")] = None,
+    choices: Annotated[
+        list[str] | None,
+        typer.Option(help="column of each text's own choices, a list; given again, a column for each choice"),
+    ] = None,
+    domain: Annotated[
+        str | None, typer.Option(help="let only this owner's class names compete; with --choices, use its prompt")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line, also on a terminal")] = False,
     quiet: Quiet = False,
 ) -> None:
@@ -143,8 +151,9 @@ def predict(
     from collegium.flow.predict import predict_items
     from collegium.unify.unified_folder import read_unified
 
-    items, places = read_items(source, Columns(text=text, image=image, label=None))
-    answers = predict_items(read_unified(model), items, places, domain)
+    own = choices[0] if choices and len(choices) == 1 else choices or None
+    examples, places = read_questions(source, Columns(text=text, image=image, label=None, choices=own))
+    answers = predict_items(read_unified(model), examples.texts, places, domain, examples.choices)
     console = Console(highlight=False)
     if as_json or not console.is_terminal:
         for answer in answers:
@@ -153,7 +162,7 @@ def predict(
     table = Table("input", "domain", "label", "probability", "expert")
     for answer in answers:
         expert, share = max(answer["experts"].items(), key=lambda item: item[1])
-        row = (shorten(answer.get("text") or f"picture {answer['image']}", 60), answer["domain"], answer["label"])
+        row = (shorten(answer.get("text") or f"picture {answer['image']}", 60), answer["domain"] or "", answer["label"])
         used = f"{clean(expert)} {share:.0%}"
         table.add_row(*(escape(clean(cell)) for cell in row), f"{answer['probability']:.3f}", escape(used))
     console.print(table)
@@ -165,11 +174,22 @@ def read_items(source: str, columns: Columns) -> tuple[Sequence[Item], Sequence[
     Raises:
         DataError: it cannot be read, or holds nothing.
     """
+    examples, places = read_questions(source, columns)
+    return examples.texts, places
+
+
+def read_questions(source: str, columns: Columns) -> tuple[Examples, Sequence[int | str]]:
+    """What is to be answered, with choices where `columns` names some, and the place of each.
+
+    Raises:
+        DataError: it cannot be read, holds nothing, or no choices.
+    """
     if source != "-" and (Path(source).suffix not in ("", ".txt") or Path(source).is_dir()):
-        examples, places = load_unlabelled(source, columns)
-        return examples.texts, places
+        return load_unlabelled(source, columns)
+    if columns.choices is not None:
+        raise DataError("Lines of text hold no choices.", got=source, expected="JSONL, JSON, CSV or Parquet")
     texts = _lines(source)
-    return texts, range(1, len(texts) + 1)
+    return Examples(texts, None), range(1, len(texts) + 1)
 
 
 def _lines(source: str) -> list[str]:

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from collegium.core.errors import RecipeError
+
 Task = Literal["label-matching", "label-head", "causal-choice", "causal-text"]
 CAUSAL: tuple[Task, ...] = ("causal-choice", "causal-text")  # tasks of decoders with their head
 DEFAULT_PROMPTS: dict[Task, str] = {
@@ -29,21 +31,51 @@ class Settings(BaseModel):
 
 
 class Columns(Settings):
-    text: str = Field(default="text", description="column that holds the text")
+    text: str | Annotated[list[str], Field(min_length=1)] = Field(
+        default="text", description="column that holds the text; of a list, the cells that are not empty, one a line"
+    )
     image: str | None = Field(
         default=None,
         description="column that holds a picture (its bytes, or its path relative to the file); then text is not read",
     )
     label: str | None = Field(default="label", description="column that holds the class name; null = no labels")
+    choices: str | Annotated[list[str], Field(min_length=2)] | None = Field(
+        default=None,
+        description="for examples with choices of their own (causal-choice): column that holds a list of answers, or a "
+        "column for each answer. The label then names the right one: its text, its key in {label, text}, its letter "
+        "from A, or its number",
+    )
+    first_choice: Literal[0, 1] = Field(default=0, description="number of the first choice, where the label is one")
+
+    @model_validator(mode="after")
+    def _choices_are_of_texts(self) -> "Columns":
+        if self.choices is not None and self.image is not None:
+            raise ValueError("choices are for texts; leave out choices or image")
+        return self
 
     def of_task(self, task: Task) -> "Columns":
-        """Without labels where the task has none."""
-        return self.model_copy(update={"label": None}) if task == "causal-text" else self
+        """Without labels and choices where the task has none.
+
+        Raises:
+            RecipeError: choices for a task in which class names compete.
+        """
+        if task == "causal-text":
+            return self.model_copy(update={"label": None, "choices": None})
+        if self.choices is not None and task != "causal-choice":
+            raise RecipeError("columns.choices does not fit the task.", got=task, expected="task: causal-choice")
+        return self
 
     @property
-    def item(self) -> str:
-        """The column that holds what the model reads."""
-        return self.text if self.image is None else self.image
+    def items(self) -> list[str]:
+        """The columns that hold what the model reads; of pictures one."""
+        if self.image is not None:
+            return [self.image]
+        return [self.text] if isinstance(self.text, str) else self.text
+
+    @property
+    def answers(self) -> list[str]:
+        """The columns that hold an example's own choices."""
+        return [self.choices] if isinstance(self.choices, str) else self.choices or []
 
 
 class Limits(Settings):
@@ -374,6 +406,17 @@ class Recipe(Agreement):
         ]:
             if prompt is not None:
                 check_prompt(where, prompt, self.task)
+        return self
+
+    @model_validator(mode="after")
+    def _choices_fit_the_task(self) -> "Recipe":
+        sources = {"pool": self.pool, **{f"owners.{name}": owner for name, owner in self.owners.items()}}
+        for where, source in sources.items():
+            if source.columns.choices is not None and self.task not in CAUSAL:
+                raise ValueError(f"{where}.columns.choices is for task: causal-choice, not {self.task}")
+        for name, owner in self.owners.items():
+            if owner.columns.choices is not None and owner.labels is not None:
+                raise ValueError(f"owners.{name}: labels and columns.choices exclude each other; leave one out")
         return self
 
     def prompt_of(self, owner: str) -> str:

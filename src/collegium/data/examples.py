@@ -35,7 +35,7 @@ def load_splits(data: DataSource, columns: Columns, limits: Limits, random_seed:
 
     Args:
         data: a catalogue name, a file, a folder, a hub name, or one of these for each split.
-        columns: where text and label stand; `label=None` loads texts alone. Folders of text files and the
+        columns: where text, label and choices stand; `label=None` loads texts alone. Folders of text files and the
             catalogue have no columns to choose.
         limits: most examples of each split; a stratified sample is drawn.
         name: the owner's name, the random stream of the splits.
@@ -47,6 +47,7 @@ def load_splits(data: DataSource, columns: Columns, limits: Limits, random_seed:
     tables = _named_splits(read_source(data, columns), str(data))
     for part in tables.values():
         _require_labels(part, columns)
+        _require_choices(part, columns)
     loaded = {split: check_rows(part, columns.label is not None) for split, part in tables.items()}
     missing = [split for split in SHARES if split not in loaded]
     if missing:
@@ -80,12 +81,14 @@ def load_texts(data: DataSource, columns: Columns, limit: int | None, random_see
 
 
 def load_unlabelled(data: DataSource, columns: Columns) -> tuple[Examples, list[int | str]]:
-    """Load items that are to be answered, with the place of each: its row, or the name of its file.
+    """Load items that are to be answered, with the place of each: its row, or the name of its file; with their
+    choices where `columns` names them.
 
     Raises:
         DataError: no such data, no such column, faulty rows.
     """
     tables = [table for part in read_source(data, columns).values() for table in part]
+    _require_choices(tables, columns)
     return check_rows(tables, with_labels=False), [place for table in tables for place in table.places]
 
 
@@ -116,6 +119,16 @@ def _require_labels(tables: list[Table], columns: Columns) -> None:
             )
 
 
+def _require_choices(tables: list[Table], columns: Columns) -> None:
+    for table in tables:
+        if columns.choices is not None and table.choices is None:
+            raise DataError(
+                f"{table.source} holds texts without choices.",
+                expected="a file with columns",
+                do="leave columns.choices out where class names compete",
+            )
+
+
 def _require_examples(split: str, examples: Examples, source: str, carved: bool) -> None:
     if len(examples):
         return
@@ -132,7 +145,7 @@ def _require_examples(split: str, examples: Examples, source: str, carved: bool)
 
 
 def _require_classes(splits: dict[str, Examples], where: dict[str, str], limits: Limits) -> None:
-    if splits["train"].labels is None:
+    if splits["train"].labels is None or splits["train"].choices is not None:
         return
     known = set(splits["train"].labels)
     for split, examples in splits.items():

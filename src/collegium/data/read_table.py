@@ -1,4 +1,4 @@
-"""Reads the columns of items (texts or pictures) and labels of one file: JSON Lines, JSON, CSV, TSV, Parquet, text.
+"""Reads the columns of items, labels and choices of one file: JSON Lines, JSON, CSV, TSV, Parquet, text.
 
 `datasets.load_dataset` reads these formats too, but it copies the rows into a cache outside their owner's
 folder, turns numbers into strings without a word, and its errors name no row. So local files are read here:
@@ -9,6 +9,7 @@ through `datasets` (sources.py).
 import csv
 import io
 import json
+import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,11 +28,11 @@ def read_table(path: Path, columns: Columns) -> Table:
     """Read one file. Rows that cannot be read become faults of the table.
 
     Args:
-        columns: which columns hold the text or picture and the label. A text file has no columns: each line that is not
-            blank is one text without a label.
+        columns: which columns hold the text or picture, the label and the choices. A text file has no columns: each
+            line that is not blank is one text without a label.
 
     Raises:
-        DataError: another format, an unreadable file, no text column.
+        DataError: another format, an unreadable file, no text column, no column of choices.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -54,15 +55,40 @@ def pick_columns(
     names = list(dict.fromkeys(name for record in records if record is not None for name in record))
     rows = [record or {} for record in records]
     if rows and not faults.keys() >= set(range(len(rows))):
-        require_item_column(source, names, columns)
-    labels = None if columns.label is None or columns.label not in names else [row.get(columns.label) for row in rows]
-    return Table(source, names, [row.get(columns.item) for row in rows], labels, range(1, len(rows) + 1), faults)
+        require_columns(source, names, columns)
+    return make_table(source, names, lambda column: [row.get(column) for row in rows], columns, faults)
 
 
-def require_item_column(source: str, names: Sequence[str], columns: Columns) -> None:
-    """Raise a DataError unless the text (or picture) column is among `names`."""
-    if columns.item not in names:
-        raise missing_column(source, "text" if columns.image is None else "image", columns.item, names)
+def make_table(
+    source: str,
+    names: Sequence[str],
+    cells: Callable[[str], list[object]],
+    columns: Columns,
+    faults: dict[int, str] | None = None,
+) -> Table:
+    """The table of the columns that are asked for.
+
+    Args:
+        names: all columns that are there.
+        cells: the cells of a column, one a row.
+    """
+    items = [cells(column) for column in columns.items]
+    texts = items[0] if len(items) == 1 else [_joined(row) for row in zip(*items, strict=True)]
+    labels = None if columns.label is None or columns.label not in names else cells(columns.label)
+    choices = None
+    if columns.choices is not None:
+        answers = [cells(column) for column in columns.answers]
+        choices = answers[0] if isinstance(columns.choices, str) else [list(row) for row in zip(*answers, strict=True)]
+    rows = range(1, len(texts) + 1)
+    return Table(source, list(names), texts, labels, rows, faults or {}, choices, columns.first_choice)
+
+
+def require_columns(source: str, names: Sequence[str], columns: Columns) -> None:
+    """Raise a DataError unless the columns of texts (or pictures) and of choices are among `names`."""
+    wanted = [("text" if columns.image is None else "image", column) for column in columns.items]
+    for key, column in [*wanted, *(("choices", column) for column in columns.answers)]:
+        if column not in names:
+            raise missing_column(source, key, column, names)
 
 
 def missing_column(source: str, key: str, column: str, names: Sequence[str]) -> DataError:
@@ -118,8 +144,8 @@ def _read_csv(path: Path, columns: Columns) -> Table:
     rows, broken = _parse_csv(_decode(path), delimiter)
     header, records = (rows[0], rows[1:]) if rows else ([], [])
     if header:
-        require_item_column(str(path), header, columns)
-    for column in (columns.item, columns.label):
+        require_columns(str(path), header, columns)
+    for column in (*columns.items, *columns.answers, columns.label):
         if column is not None and header.count(column) > 1:
             raise DataError(f"{path} has more than one column {column!r}.", do="rename the others")
     faults = {
@@ -134,8 +160,7 @@ def _read_csv(path: Path, columns: Columns) -> Table:
     def cells(column: str) -> list[object]:
         return [None if i in faults else record[header.index(column)] for i, record in enumerate(records)]
 
-    labels = None if columns.label is None or columns.label not in header else cells(columns.label)
-    return Table(str(path), header, cells(columns.item), labels, range(1, len(records) + 1), faults)
+    return make_table(str(path), header, cells, columns, faults)
 
 
 def _parse_csv(text: str, delimiter: str) -> tuple[list[list[str]], str | None]:
@@ -157,16 +182,16 @@ def _read_parquet(path: Path, columns: Columns) -> Table:
 
     try:
         names = list(pyarrow.parquet.read_schema(path).names)
-        require_item_column(str(path), names, columns)
-        wanted = [columns.item] + ([columns.label] if columns.label in names else [])
+        require_columns(str(path), names, columns)
+        wanted = [*columns.items, *columns.answers, *([columns.label] if columns.label in names else [])]
         data = pyarrow.parquet.read_table(path, columns=list(dict.fromkeys(wanted)))
-    except pyarrow.ArrowException as error:
+        cells = {column: _arrow_values(data.column(column)) for column in dict.fromkeys(wanted)}
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:  # the latter inside lists, which arrow decodes
         got = str(error).split("\n")[0]
         raise DataError(f"{path} is no intact Parquet file.", got=got, do="write the file again") from None
-    labels = None
     if columns.label in names:
-        labels = with_class_names(_arrow_values(data.column(columns.label)), _class_names(data.schema, columns.label))
-    return Table(str(path), names, _arrow_values(data.column(columns.item)), labels, range(1, data.num_rows + 1))
+        cells[columns.label] = with_class_names(cells[columns.label], _class_names(data.schema, columns.label))
+    return make_table(str(path), names, cells.__getitem__, columns)
 
 
 def with_class_names(labels: Sequence[object], names: Sequence[str] | None) -> list[object]:
@@ -174,6 +199,15 @@ def with_class_names(labels: Sequence[object], names: Sequence[str] | None) -> l
     if names is None:
         return list(labels)
     return [names[label] if isinstance(label, int) and 0 <= label < len(names) else None for label in labels]
+
+
+def _joined(cells: Sequence[object]) -> object:
+    """The cells that hold something, one a line; a cell that is no text stands for all, so that its fault is named."""
+    present = [cell for cell in cells if cell is not None and not (isinstance(cell, float) and math.isnan(cell))]
+    texts = [cell for cell in present if isinstance(cell, str)]
+    if len(texts) < len(present):
+        return next(cell for cell in present if not isinstance(cell, str))
+    return "\n".join(text for text in texts if text.strip()) if texts else None
 
 
 def _class_names(schema: Any, column: str | None) -> list[str] | None:

@@ -1,7 +1,7 @@
 """Checks every row of a table and turns the good ones into examples; lists the faulty ones.
 
-A row is at fault if its text is missing, empty, no string or no valid Unicode, if its picture could not be read, or
-if its label is missing.
+A row is at fault if its text is missing, empty, no string or no valid Unicode, if its picture could not be read, if
+its label is missing, or if its choices are (own_choices.py) or the label names none of them.
 All faults of a data set are counted and the first five are listed in one error, so that a file is corrected
 once and not five times. The content of a row is never quoted: error messages end up in logs, and the rows are
 private.
@@ -14,25 +14,32 @@ from dataclasses import dataclass, field
 from collegium.core.errors import DataError
 from collegium.data.images import Picture
 from collegium.data.items import Item
+from collegium.data.own_choices import choices_of, is_unicode, label_name, right_choice
 
 MOST_FAULTS_LISTED = 5
-MISSING_LABELS = {"", "nan", "NaN"}  # what an empty cell becomes on its way through other tools
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Texts or pictures and, where there are any, the class name of each."""
+    """Texts or pictures and, where there are any, the class name of each.
+
+    Attributes:
+        choices: answers that compete for each text, where texts have choices of their own; a label is then the right
+            one of them, and no class name.
+    """
 
     texts: Sequence[Item]
     labels: list[str] | None
+    choices: list[list[str]] | None = None
 
     def __post_init__(self) -> None:
-        if self.labels is not None and len(self.labels) != len(self.texts):
-            raise DataError(
-                "Texts and labels do not belong together.",
-                got=f"{len(self.labels)} labels",
-                expected=f"{len(self.texts)} labels",
-            )
+        for what, values in (("labels", self.labels), ("choices", self.choices)):
+            if values is not None and len(values) != len(self.texts):
+                raise DataError(
+                    f"Texts and {what} do not belong together.",
+                    got=f"{len(values)} {what}",
+                    expected=f"{len(self.texts)} {what}",
+                )
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -40,12 +47,18 @@ class Examples:
     def take(self, indices: Sequence[int]) -> "Examples":
         """The examples at `indices`, in that order."""
         labels = None if self.labels is None else [self.labels[i] for i in indices]
-        return Examples([self.texts[i] for i in indices], labels)
+        choices = None if self.choices is None else [self.choices[i] for i in indices]
+        return Examples([self.texts[i] for i in indices], labels, choices)
+
+    @property
+    def class_names(self) -> list[str]:
+        """All labels in sorted order; none where every text has choices of its own."""
+        return [] if self.choices is not None else sorted(set(self.labels or []))
 
 
 @dataclass(frozen=True)
 class Table:
-    """The two columns of one file (or folder of texts) as they were read, before any check.
+    """The columns of one file (or folder of texts) as they were read, before any check.
 
     Args:
         source: the file, folder or hub split, as it stands in messages.
@@ -54,6 +67,9 @@ class Table:
         labels: None if the label column is not there or was not asked for.
         places: where each row stands: its number from 1, or the name of its file.
         faults: rows (by index) that could not even be read, with the reason.
+        choices: cells of the choices column, or a list of cells where each choice has a column; None if that was not
+            asked for.
+        first_choice: number of the first choice, where labels are numbers.
     """
 
     source: str
@@ -62,6 +78,8 @@ class Table:
     labels: Sequence[object] | None
     places: Sequence[int | str]
     faults: dict[int, str] = field(default_factory=dict)
+    choices: Sequence[object] | None = None
+    first_choice: int = 0
 
 
 def check_rows(tables: Sequence[Table], with_labels: bool) -> Examples:
@@ -76,12 +94,21 @@ def check_rows(tables: Sequence[Table], with_labels: bool) -> Examples:
     """
     texts: list[Item] = []
     labels: list[str] = []
+    choices: list[list[str]] = []
     faults: list[str] = []
     for table in tables:
         table_labels = table.labels if with_labels else None
         for index, text in enumerate(table.texts):
             label = "" if table_labels is None else label_name(table_labels[index])
             reason = table.faults.get(index) or _fault_of_text(text) or _fault_of_label(table_labels, index, label)
+            if reason is None and table.choices is not None:
+                try:
+                    own = choices_of(table.choices[index])
+                    if table_labels is not None:
+                        label = right_choice(table_labels[index], own, table.first_choice)
+                    choices.append(own.texts)
+                except ValueError as error:
+                    reason = str(error)
             if reason is not None:
                 place = table.places[index]
                 where = f"row {place}" if isinstance(place, int) else place
@@ -96,19 +123,8 @@ def check_rows(tables: Sequence[Table], with_labels: bool) -> Examples:
             f"{sources_of(tables)} holds no rows.",
             do="check the file; a header or an empty file alone is not enough",
         )
-    return Examples(texts, labels if with_labels else None)
-
-
-def label_name(label: object) -> str | None:
-    """The class name that stands for a cell; None if the cell is empty or holds no scalar."""
-    if label is None or (isinstance(label, float) and math.isnan(label)):
-        return None
-    if isinstance(label, float) and label.is_integer():
-        label = int(label)  # an integer column with gaps comes back as floats
-    if not isinstance(label, str | int | float | bool):
-        return None
-    name = str(label).strip()
-    return None if name in MISSING_LABELS or not _is_unicode(name) else name
+    own_choices = choices if all(table.choices is not None for table in tables) else None
+    return Examples(texts, labels if with_labels else None, own_choices)
 
 
 def printable(text: str) -> str:
@@ -131,7 +147,7 @@ def _fault_of_text(text: object) -> str | None:
         return f"the text is no string but {type(text).__name__}"
     if not text.strip():
         return "the text is empty"
-    if not _is_unicode(text):
+    if not is_unicode(text):
         return "the text is no valid UTF-8; save the file with that encoding"
     return None
 
@@ -140,20 +156,11 @@ def _fault_of_label(labels: Sequence[object] | None, index: int, name: str | Non
     if labels is None or name is not None:
         return None
     label = labels[index]
-    if isinstance(label, str) and not _is_unicode(label):
+    if isinstance(label, str) and not is_unicode(label):
         return "the label is no valid UTF-8; save the file with that encoding"
     if label is None or isinstance(label, str | float):
         return "the label is missing"
     return f"the label is no name but {type(label).__name__}"
-
-
-def _is_unicode(text: str) -> bool:
-    """False for text with lone surrogates: what `surrogateescape` makes of invalid bytes."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _list_faults(faults: list[str]) -> str:

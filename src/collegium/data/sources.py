@@ -1,8 +1,13 @@
 """Finds out what a name in a recipe stands for: a named data set, a file, a folder, or a data set on the hub.
 
-They are tried in that order (`./bbc` is always a path). Only a name of the form `owner/name` goes to the hub,
-as `owner/name:configuration` where the data set has several: a misspelt name never costs a search in the
-network. Data sets that come as code are not run; `datasets` has none of that left, and we ask for none.
+They are tried in that order (`./bbc` is always a path). Only a name of the form `owner/name` goes to the hub: a
+misspelt name never costs a search in the network. It may say more, in this order:
+
+    owner/name@revision          a branch, a tag or a commit, such as refs/convert/parquet
+    owner/name:configuration     where the data set has several
+    owner/name#split             one split alone, where another is not wanted (a test split with hidden labels)
+
+Data sets that come as code are not run; `datasets` has none of that left, and we ask for none.
 """
 
 import difflib
@@ -20,10 +25,12 @@ from collegium.data.catalogue import CATALOGUE
 from collegium.data.images import SUFFIXES as IMAGE_SUFFIXES
 from collegium.data.read_folder import SPLIT_NAMES, UNSPLIT, read_folder
 from collegium.data.read_pictures import read_picture_files, with_pictures
-from collegium.data.read_table import READERS, read_table, require_item_column, with_class_names
+from collegium.data.read_table import READERS, make_table, read_table, require_columns, with_class_names
 from collegium.data.rows import Table
 
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(:[\w.-]+)?")
+HUB_NAME = re.compile(
+    r"(?P<repository>[A-Za-z0-9][\w.-]*/[\w.-]+)(@(?P<revision>[\w./-]+))?(:(?P<configuration>[\w.-]+))?(#(?P<split>[\w.-]+))?"
+)
 
 
 def read_source(data: DataSource, columns: Columns) -> dict[str, list[Table]]:
@@ -48,9 +55,18 @@ def read_source(data: DataSource, columns: Columns) -> dict[str, list[Table]]:
         return {UNSPLIT: [read_picture_files(path.parent, [path], None)]}
     if path.exists():
         return {UNSPLIT: [read_table(path, columns)]}
-    if HUB_NAME.fullmatch(data) and path.suffix.lower() not in READERS:
-        return _read_hub(data, columns)
+    hub_name = _hub_name(data)
+    if hub_name is not None:
+        return _read_hub(data, hub_name, columns)
     raise not_found(data)
+
+
+def short_name(data: DataSource) -> str:
+    """The data's name without the folders around it, or the hub's owner and revision."""
+    if isinstance(data, dict):
+        return ", ".join(short_name(part) for part in data.values())
+    hub_name = _hub_name(data)
+    return Path(data.replace(f"@{hub_name['revision']}", "") if hub_name and hub_name["revision"] else data).name
 
 
 def not_found(name: str, got: str | None = None) -> DataError:
@@ -65,6 +81,10 @@ def not_found(name: str, got: str | None = None) -> DataError:
     )
 
 
+def _hub_name(data: str) -> re.Match[str] | None:
+    return None if Path(data).suffix.lower() in READERS else HUB_NAME.fullmatch(data)
+
+
 def _part(split: str, tables: dict[str, list[Table]], source: str) -> list[Table]:
     if split in tables:
         return tables[split]
@@ -73,20 +93,24 @@ def _part(split: str, tables: dict[str, list[Table]], source: str) -> list[Table
     raise DataError(f"{source} has no split {split!r}.", got=", ".join(tables), do="name another source for this split")
 
 
-def _read_hub(name: str, columns: Columns) -> dict[str, list[Table]]:
+def _read_hub(name: str, parts: re.Match[str], columns: Columns) -> dict[str, list[Table]]:
     import datasets
 
-    repository, _, configuration = name.partition(":")
+    revision: dict[str, Any] = {} if parts["revision"] is None else {"revision": parts["revision"]}
     say(f"{name} is no local path: asking the hub")
     try:
         with _silenced(datasets):
-            splits: Any = datasets.load_dataset(repository, configuration or None)
+            splits: Any = datasets.load_dataset(parts["repository"], parts["configuration"], **revision)
     except Exception as error:
         raise not_found(
             name, got=f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         ) from None
+    if parts["split"] is not None and parts["split"] not in splits:
+        raise DataError(f"{name}: there is no such split.", got=parts["split"], expected=", ".join(map(str, splits)))
     tables: dict[str, list[Table]] = {}
     for split, dataset in splits.items():
+        if parts["split"] not in (None, str(split)):
+            continue
         tables.setdefault(SPLIT_NAMES.get(str(split), str(split)), []).append(
             _hub_table(f"{name} ({split})", dataset, columns)
         )
@@ -95,12 +119,14 @@ def _read_hub(name: str, columns: Columns) -> dict[str, list[Table]]:
 
 def _hub_table(source: str, dataset: Any, columns: Columns) -> Table:
     names = list(dataset.column_names)
-    require_item_column(source, names, columns)
-    labels = None
-    if columns.label is not None and columns.label in names:
-        class_names = getattr(dataset.features[columns.label], "names", None)
-        labels = with_class_names(list(dataset[columns.label]), class_names)
-    table = Table(source, names, list(dataset[columns.item]), labels, range(1, len(dataset) + 1))
+    require_columns(source, names, columns)
+
+    def cells(column: str) -> list[object]:
+        values = list(dataset[column])
+        class_names = getattr(dataset.features[column], "names", None) if column == columns.label else None
+        return with_class_names(values, class_names)
+
+    table = make_table(source, names, cells, columns)
     return table if columns.image is None else with_pictures(table)
 
 

@@ -1,8 +1,8 @@
 """Splits, de-duplicates and samples examples; the same random seed gives the same answer on every machine.
 
-Everything is stratified: each class keeps its share. A text that stands in two splits would be learnt in one
-and asked in the other, so it is dropped from the later one; texts are compared with their white space
-normalised.
+Everything is stratified: each class keeps its share; examples with choices of their own have no classes. A text that
+stands in two splits would be learnt in one and asked in the other, so it is dropped from the later one; texts are
+compared with their white space normalised.
 """
 
 from collections import defaultdict
@@ -36,12 +36,16 @@ def carve(examples: Examples, names: Sequence[str], random: np.random.Generator)
 def sample(examples: Examples, limit: int | None, random: np.random.Generator) -> Examples:
     """At most `limit` examples in their old order, with the shares of the classes kept.
 
-    Every class is there as long as `limit` is not below the number of classes. None = all.
+    Every class is there as long as `limit` is not below the number of classes; below it, classes are left to chance
+    (labels may be answers, nearly all different). None = all.
     """
     if limit is None or limit >= len(examples):
         return examples
+    classes = _by_class(examples)
+    if limit < len(classes):
+        return examples.take(sorted(random.permutation(len(examples))[:limit].tolist()))
     ranked: list[tuple[bool, float, int]] = []
-    for members in _by_class(examples):
+    for members in classes:
         order = random.permutation(len(members))
         # Ordered by its relative rank in its class, any beginning of the list holds each class at its share.
         ranked += [(rank > 0, (rank + 0.5) / len(members), members[i]) for rank, i in enumerate(order)]
@@ -61,9 +65,10 @@ def drop_duplicates(splits: dict[str, Examples]) -> dict[str, Examples]:
 
 
 def _by_class(examples: Examples) -> list[list[int]]:
-    """Indices of the examples of each class, in the order of the class names; without labels, one class."""
+    """Indices of the examples of each class, in the order of the class names; without class names, one class."""
     members: dict[str, list[int]] = defaultdict(list)
-    for index, label in enumerate(examples.labels or [""] * len(examples)):
+    labels = examples.labels if examples.choices is None else None
+    for index, label in enumerate(labels or [""] * len(examples)):
         members[label].append(index)
     return [members[label] for label in sorted(members)]
 

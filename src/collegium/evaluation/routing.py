@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64, Int
 
 from collegium.core.shapes import TokenMask
-from collegium.evaluation.evaluate import Correct, Domain, grade
+from collegium.evaluation.evaluate import Correct, Domain, answer
 from collegium.models.encoder import Encoder
 from collegium.models.tasks import Classes
 from collegium.moe.router import Routing
@@ -35,7 +35,7 @@ def evaluate_routed(
     correct, routes = {}, {}
     for domain in domains:
         watch = RoutedTokens(encoder, len(domain.texts))
-        correct[domain.name] = grade(classes.logits(encoder, domain.texts, batch_size, watch), domain, classes)
+        correct[domain.name] = answer(encoder, domain, classes, batch_size, watch)
         routes[domain.name] = watch.routes()
     return correct, routes
 

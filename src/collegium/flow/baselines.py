@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from jaxtyping import Float64
 
 from collegium.core.progress import say
 from collegium.core.recipe import Baseline
 from collegium.data.examples import Examples
 from collegium.evaluation.evaluate import Correct, Domain, evaluate, grade
+from collegium.models.choices import choice_log_likelihoods
 from collegium.models.encoder import Encoder
 from collegium.unify.baselines.btm import domain_posterior, mixed, most_likely
 from collegium.unify.baselines.not_private import btx, pooled
@@ -52,12 +54,29 @@ def _ensemble(
     experts = [dense_model(ingredients.seed, tensors) for tensors in ingredients.experts.values()]
     correct = {}
     for domain in domains:
-        logits = [ingredients.classes.logits(expert, domain.texts, batch_size) for expert in experts]
         if name == "btm":
             weights = np.full((len(domain.texts), len(experts)), 1 / len(experts))
         else:
             weights = domain_posterior(ingredients, domain.texts)
         if name == "btm-top":
             weights = most_likely(weights, min(TOP, len(experts)))
-        correct[domain.name] = grade(mixed(logits, weights).astype(np.float32), domain, ingredients.classes)
+        if domain.choices is None:
+            logits = [ingredients.classes.logits(expert, domain.texts, batch_size) for expert in experts]
+            correct[domain.name] = grade(mixed(logits, weights).astype(np.float32), domain, ingredients.classes)
+        else:
+            correct[domain.name] = _own_choices(experts, domain, domain.choices, weights)
     return correct
+
+
+def _own_choices(
+    experts: Sequence[Encoder],
+    domain: Domain,
+    choices: Sequence[Sequence[str]],
+    weights: Float64[np.ndarray, "items experts"],
+) -> Correct:
+    found = [choice_log_likelihoods(expert, domain.prompt, domain.texts, choices) for expert in experts]
+    best = [
+        int(mixed([own[row][None] for own in found], weights[row : row + 1]).argmax()) for row in range(len(weights))
+    ]
+    right = np.array(best) == domain.targets
+    return Correct(told=right, union=right)

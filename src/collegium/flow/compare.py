@@ -47,7 +47,7 @@ def compare_methods(
     texts: dict[str, Examples] = {name: getattr(one, recipe.evaluation.split) for name, one in splits.items()}
     checked = [read_contribution(contribution, charter, pool, seed) for contribution in contributions]
     checked.sort(key=lambda one: charter.owners.index(one.owner))
-    asked = {name: [[as_json(item) for item in one.texts], one.labels] for name, one in texts.items()}
+    asked = {name: [[as_json(item) for item in one.texts], one.labels, one.choices] for name, one in texts.items()}
     inputs = {
         "charter": charter.sha256,
         "model": read_artifact(model, verify=False).sha256,
@@ -61,10 +61,10 @@ def compare_methods(
     if charter.terms.task == "causal-text":
         results = _perplexities(seed, _experts(charter, seed, checked), model, texts)
     else:
-        names = {name: sorted(set(one.train.labels or [])) for name, one in splits.items()}
+        names = {name: one.train.class_names for name, one in splits.items()}
         classes = contributed_classes(charter, seed, pool, checked, hidden=names)
         seeds = _seed_classes(charter, seed, pool, splits, classes)
-        domains = [make_domain(name, one, classes) for name, one in texts.items()]
+        domains = [make_domain(name, one, classes, recipe.prompt_of(name)) for name, one in texts.items()]
         batch_size = recipe.evaluation.batch_size
         correct, routing = _answers(seed, _experts(charter, seed, checked), model, domains, classes, seeds, batch_size)
         if recipe.evaluation.baselines:

@@ -62,9 +62,9 @@ def evaluate_model(
 def _answers(
     unified: UnifiedModel, splits: Mapping[str, Splits], texts: Mapping[str, Examples], seed_model: str | None
 ) -> tuple[dict[str, Correct], dict[str, Routes]]:
-    names = {name: sorted(set(one.train.labels or [])) for name, one in splits.items()}
+    names = {name: one.train.class_names for name, one in splits.items()}
     classes = _with_private_names(unified, names, seed_model)
-    domains = [make_domain(name, one, classes) for name, one in texts.items()]
+    domains = [make_domain(name, one, classes, _prompt(unified, name)) for name, one in texts.items()]
     return evaluate_routed(unified.encoder, domains, classes, BATCH_SIZE)
 
 
@@ -97,9 +97,9 @@ def routed_perplexities(
 
 def _with_private_names(unified: UnifiedModel, names: dict[str, list[str]], seed_model: str | None) -> Classes:
     """The model's classes, and those of owners who kept theirs out of the charter."""
-    known, prompts = unified.classes, unified.facts["prompts"]
-    missing = [name for name in names if name not in known.domains]
-    prompts = {name: prompts.get(name, DEFAULT_PROMPTS[unified.facts["task"]]) for name in missing}
+    known = unified.classes
+    missing = [name for name in names if names[name] and name not in known.domains]
+    prompts = {name: _prompt(unified, name) for name in missing}
     if isinstance(known, Choices):
         hidden = tuple((name, label) for name in missing for label in names[name])
         return known + Choices(hidden, {name: prompts[name] for name in missing})
@@ -108,3 +108,7 @@ def _with_private_names(unified: UnifiedModel, names: dict[str, list[str]], seed
     seed = load_seed_model(seed_model, unified.facts["max_length"])
     domains = {name: (prompts[name], names[name]) for name in missing}
     return known + class_set(seed, domains, unified.facts["logit_scale"])
+
+
+def _prompt(unified: UnifiedModel, owner: str) -> str:
+    return unified.facts["prompts"].get(owner, DEFAULT_PROMPTS[unified.facts["task"]])

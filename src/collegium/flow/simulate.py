@@ -78,7 +78,7 @@ def make_charter(path: Path, recipe: Recipe, seed: SeedModel, pool: Pool) -> Cha
             labels[name] = owner.labels
         elif owner.data is not None and owner.publish_labels and recipe.task != "causal-text":
             train = load_splits(owner.data, owner.columns, owner.limits, recipe.random_seed, name).train
-            labels[name] = sorted(set(train.labels or []))
+            labels[name] = train.class_names
     return write_charter(path, recipe, seed, pool, labels)
 
 

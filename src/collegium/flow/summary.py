@@ -9,6 +9,7 @@ import torch
 
 from collegium.core.artifacts import read_artifact, write_file
 from collegium.core.recipe import Recipe
+from collegium.data.sources import short_name
 from collegium.flow.compare import RESULTS
 from collegium.flow.stages import stage_figures
 from collegium.owner.charter import read_charter
@@ -37,9 +38,9 @@ def write_summary(folder: Path, recipe: Recipe) -> Path:
         },
         "owners": {
             name: {
-                "data": _short(recipe.owners[name].data),
+                "data": short_name(recipe.owners[name].data or ""),
                 "prompt": terms.owners[name].prompt,
-                "labels": terms.owners[name].labels or [],
+                "labels": None if recipe.owners[name].columns.choices else terms.owners[name].labels or [],
                 "labels_published": terms.owners[name].labels is not None,
             }
             for name in charter.owners
@@ -63,8 +64,3 @@ def write_summary(folder: Path, recipe: Recipe) -> Path:
     }
     write_file(folder / SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False).encode())
     return folder / SUMMARY
-
-
-def _short(data: object) -> str:
-    """The data's name without the folders around it."""
-    return ", ".join(_short(part) for part in data.values()) if isinstance(data, dict) else Path(str(data)).name

@@ -23,6 +23,7 @@ from collegium.moe.router import Routing
 Watch = Callable[[list[int], dict[int, Routing], TokenMask], None]  # rows of a batch, layer → routing, mask
 
 CHUNK = 4096  # items whose token ids are held at a time
+Pooling = Literal["mean", "cls", "projection"]
 MODEL_INPUTS = ("input_ids", "attention_mask", "position_ids", "pixel_values")
 
 
@@ -32,13 +33,14 @@ class Encoder:
 
     Attributes:
         tokenizer: of a vision model, its image processor.
-        pooling: `mean` over tokens, or the first token (`cls`).
+        pooling: `mean` over tokens, the first token (`cls`), or the model's own `projection` into the space that
+            texts and pictures share (CLIP).
         max_length: tokens kept of a text; of a picture, all there are.
     """
 
     model: Any
     tokenizer: Any
-    pooling: Literal["mean", "cls"]
+    pooling: Pooling
     max_length: int
 
     @property
@@ -46,9 +48,27 @@ class Encoder:
         """What the model reads."""
         return "image" if reads_pictures(self.model) else "text"
 
+    @property
+    def embedding_dim(self) -> int:
+        config = self.model.config
+        return config.projection_dim if self.pooling == "projection" else config.hidden_size
+
+    @property
+    def names_reader(self) -> "Encoder":
+        """What embeds class names, in the space of the items."""
+        return self
+
     def embed(self, inputs: dict[str, Tensor]) -> Float[Tensor, "items dim"]:
         """Unit-norm embeddings of a tokenised batch, with gradient where it is enabled."""
-        hidden = self.model.base_model(**inputs).last_hidden_state  # without a decoder's head
+        model = self.model if self.pooling == "projection" else self.model.base_model  # without a decoder's head
+        return self.pool(model(**inputs), inputs)
+
+    def pool(self, output: Any, inputs: dict[str, Tensor]) -> Float[Tensor, "items dim"]:
+        """Unit-norm embeddings from what the model gives for a batch."""
+        if self.pooling == "projection":
+            projected = output.image_embeds if self.modality == "image" else output.text_embeds
+            return torch.nn.functional.normalize(projected.float(), dim=-1)
+        hidden = output.last_hidden_state
         return pool_tokens(hidden, token_mask(inputs, hidden), self.pooling)
 
     def tokenise(self, texts: Sequence[Item]) -> dict[str, Tensor]:
@@ -104,16 +124,15 @@ def embed_texts(
     Raises:
         RunError: the model gives a non-finite embedding.
     """
-    embeddings = np.empty((len(texts), encoder.model.config.hidden_size), dtype=np.float32)
+    embeddings = np.empty((len(texts), encoder.embedding_dim), dtype=np.float32)
     with torch.inference_mode():
         for rows, inputs in batches_by_length(encoder, texts, batch_size):
             if watch is None:
                 embeddings[rows] = encoder.embed(inputs).float().cpu().numpy()
                 continue
             output = encoder.model(**inputs, output_routing=True)
-            mask = token_mask(inputs, output.last_hidden_state)
-            embeddings[rows] = pool_tokens(output.last_hidden_state, mask, encoder.pooling).cpu().numpy()
-            watch(rows, output.routings, mask)
+            embeddings[rows] = encoder.pool(output, inputs).cpu().numpy()
+            watch(rows, output.routings, token_mask(inputs, output.last_hidden_state))
     if not np.isfinite(embeddings).all():
         row = int(np.flatnonzero(~np.isfinite(embeddings).all(axis=1))[0])
         raise RunError(

@@ -14,7 +14,7 @@ from jaxtyping import Float, Float32, Int
 from torch import Tensor
 
 from collegium.data.items import Item
-from collegium.models.encoder import Encoder, pool_tokens, token_mask
+from collegium.models.encoder import Encoder
 from collegium.models.exercises import Exercises
 from collegium.models.tasks import ClassSet, matching_loss, seed_answers
 
@@ -79,8 +79,7 @@ class LabelExercises(Exercises):
         }
 
     def loss(self, output: Any, batch: dict[str, Tensor]) -> Tensor:
-        hidden = output.last_hidden_state
-        embeddings = pool_tokens(hidden, token_mask(batch, hidden), self.reader.pooling)
+        embeddings = self.reader.pool(output, batch)
         classes = self.classes.embeddings.to(embeddings.device)
         return matching_loss(embeddings, classes, batch["targets"], batch["allowed"], self.classes.logit_scale)
 

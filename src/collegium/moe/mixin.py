@@ -33,6 +33,7 @@ class MoEOutput(ModelOutput):
         logits: of the seed's head; [items, tokens, vocabulary].
         last_hidden_state: of a class without a head; [items, tokens, dim].
         pooler_output: the seed's pooler, where it has one.
+        image_embeds: of a class with a projection into the space that texts share; [items, projected].
         cache: keys, values and routing state, for the next tokens.
         routings: layer → Routing, with `output_routing=True`.
     """
@@ -41,6 +42,7 @@ class MoEOutput(ModelOutput):
     logits: Tensor | None = None
     last_hidden_state: Tensor | None = None
     pooler_output: Tensor | None = None
+    image_embeds: Tensor | None = None
     cache: Any = None
     hidden_states: tuple | None = None
     attentions: tuple | None = None

@@ -18,6 +18,7 @@ from transformers import (
     CLIPTextModel,
     CLIPVisionConfig,
     CLIPVisionModel,
+    CLIPVisionModelWithProjection,
     Dinov2Config,
     Dinov2Model,
     Gemma2Config,
@@ -116,6 +117,10 @@ class CollegiumCLIPVisionConfig(MoEConfig, CLIPVisionConfig):
 
 
 class CollegiumCLIPVisionModel(MoEMixin, CLIPVisionModel):  # pyright: ignore[reportIncompatibleMethodOverride]
+    config_class = CollegiumCLIPVisionConfig
+
+
+class CollegiumCLIPVisionModelWithProjection(MoEMixin, CLIPVisionModelWithProjection):  # pyright: ignore[reportIncompatibleMethodOverride]
     config_class = CollegiumCLIPVisionConfig
 
 
@@ -262,6 +267,7 @@ UNIFIED_MODELS: dict[type, Any] = {
     XLMRobertaModel: CollegiumXLMRobertaModel,
     CLIPTextModel: CollegiumCLIPTextModel,
     CLIPVisionModel: CollegiumCLIPVisionModel,
+    CLIPVisionModelWithProjection: CollegiumCLIPVisionModelWithProjection,
     ViTModel: CollegiumViTModel,
     ViTForImageClassification: CollegiumViTForImageClassification,
     Dinov2Model: CollegiumDinov2Model,
@@ -282,17 +288,19 @@ UNIFIED_MODELS: dict[type, Any] = {
     Olmo2Model: CollegiumOlmo2Model,
     Olmo2ForCausalLM: CollegiumOlmo2ForCausalLM,
 }
-# Model type of the seed → configuration class and the model class that a seed is loaded as (with a decoder's head).
+# Model type of the seed → configuration class and the model class that a seed is loaded as (with a decoder's head; of
+# the vision tower of a whole CLIP, see `UNIFIED_MODELS`).
 UNIFIED_CLASSES: dict[str, tuple[Any, Any]] = {
     unified.config_class.seed_model_type: (unified.config_class, unified)
     for seed, unified in UNIFIED_MODELS.items()
-    if not seed.__name__.endswith("ForImageClassification")
+    if not seed.__name__.endswith(("ForImageClassification", "WithProjection"))
 }
 
 AUTO_CLASSES = {
     "ForCausalLM": (AutoModelForCausalLM, "AutoModelForCausalLM"),
     "ForImageClassification": (AutoModelForImageClassification, "AutoModelForImageClassification"),
     "Model": (AutoModel, "AutoModel"),
+    "WithProjection": (AutoModel, "AutoModel"),
 }
 
 
@@ -311,7 +319,11 @@ def unified_config(seed: PreTrainedConfig, **moe: Any) -> Any:
 for _config, _ in UNIFIED_CLASSES.values():
     AutoConfig.register(_config.model_type, _config, exist_ok=True)
     _config.register_for_auto_class()
+_registered: dict[tuple[Any, Any], tuple[Any, ...]] = {}
 for _model in UNIFIED_MODELS.values():
     _auto, _name = next(auto for suffix, auto in AUTO_CLASSES.items() if _model.__name__.endswith(suffix))
-    _auto.register(_model.config_class, _model, exist_ok=True)
     _model.register_for_auto_class(_name)
+    _registered[_auto, _model.config_class] = (*_registered.get((_auto, _model.config_class), ()), _model)
+for (_auto, _config), (_first, *_others) in _registered.items():
+    # Of several classes, `architectures` in the configuration names one.
+    _auto.register(_config, (_first, *_others) if _others else _first, exist_ok=True)

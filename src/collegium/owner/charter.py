@@ -27,7 +27,9 @@ POOL_DOMAIN = ":pool"  # no owner can have this name
 
 class OwnerEntry(Settings):
     prompt: str = Field(description="sentence around a class name, with {label}; of a decoder, the whole prompt")
-    labels: list[Label] | None = Field(description="class names; null = the owner keeps them private")
+    labels: list[Label] | None = Field(
+        description="class names; null = the owner keeps them private, or has none: choices of its own, or plain texts"
+    )
 
 
 class Terms(Agreement):
@@ -124,11 +126,12 @@ def write_charter(
         )
     owners = {}
     for name, owner in recipe.owners.items():
-        publishes = owner.publish_labels and recipe.task != "causal-text"
+        publishes = owner.publish_labels and recipe.task != "causal-text" and owner.columns.choices is None
         if publishes and not labels.get(name):
             raise RecipeError(
                 f"owners.{name}.labels: the class names are not known.",
-                do="list them, or set publish_labels: false for an owner who keeps them private",
+                do="list them, set publish_labels: false for an owner who keeps them private, or name its "
+                "columns.choices where every example has choices of its own",
             )
         owners[name] = OwnerEntry(prompt=recipe.prompt_of(name), labels=list(labels[name]) if publishes else None)
     terms = Terms(
@@ -156,9 +159,11 @@ def _check_task(recipe: Recipe, seed: SeedModel, pool: Pool) -> None:
             if seed.has_head
             else f"a decoder saved with its head (…ForCausalLM) for task: {recipe.task}",
         )
-    if recipe.task == "label-matching" and seed.modality == "image":
+    if recipe.task == "label-matching" and seed.names_reader.modality == "image":
         raise RecipeError(
-            "The seed model reads no class names.", got=f"task {recipe.task}", expected="task: label-head"
+            "The seed model reads no class names.",
+            got=f"task {recipe.task}",
+            expected="task: label-head, or a whole CLIP model, with its text tower",
         )
     if recipe.task != "label-head":
         return

@@ -160,7 +160,7 @@ def plan_contribution(charter: Charter, recipe: OwnerRecipe, seed: SeedModel, al
 
 
 def _labels(charter: Charter, owner: str, private: Examples) -> list[str]:
-    return charter.terms.owners[owner].labels or sorted(set(private.labels or []))
+    return charter.terms.owners[owner].labels or private.class_names
 
 
 def _training_set(

@@ -15,7 +15,7 @@ from collegium.selection.pool import Pool
 
 
 def private_exercises(charter: Charter, owner: str, seed: SeedModel, private: Examples, classes: Classes) -> Exercises:
-    """An owner's own examples: their labels among the classes that compete, their answers, or their texts."""
+    """An owner's own examples: their labels among the classes that compete, their right answers, or their texts."""
     terms, labels = charter.terms, private.labels or []
     if terms.task == "causal-text":
         return whole_texts(seed, private.texts, distilled=False)

@@ -27,6 +27,13 @@ def load_private(charter: Charter, recipe: OwnerRecipe) -> Examples:
             do="name the column in columns.label",
         )
     published = charter.terms.owners[recipe.name].labels
+    if published and private.choices is not None:
+        raise DataError(
+            f"The examples of {recipe.name} have choices of their own, but its charter names classes.",
+            got="columns.choices",
+            expected=", ".join(published),
+            do="leave columns.choices out, or ask the coordinator for a charter without these classes",
+        )
     unknown = sorted(set(private.labels) - set(published)) if published else []
     if unknown:
         raise DataError(

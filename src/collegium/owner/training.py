@@ -6,7 +6,7 @@ without their answers; here they are trained on them (`owner/exercises.py`).
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -143,14 +143,7 @@ def _merged(model: Any, settings: TrainingSettings) -> Any:
 
 def _as_encoder(seed: SeedModel, model: Any) -> SeedModel:
     model.eval().requires_grad_(False)
-    return SeedModel(
-        model=model,
-        tokenizer=seed.tokenizer,
-        pooling=seed.pooling,
-        max_length=seed.max_length,
-        fingerprint=seed.fingerprint,
-        architecture=seed.architecture,
-    )
+    return replace(seed, model=model)
 
 
 def _check_untouched(seed: nn.Module, tuned: nn.Module, ffn: set[str]) -> None:

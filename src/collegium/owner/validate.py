@@ -112,7 +112,7 @@ def expected_head(charter: Charter, owner: str, seed: SeedModel) -> dict[str, tu
     """Name and shape of the owner's rows of the head; empty where the task has no head."""
     if charter.terms.task != "label-head":
         return {}
-    return {"rows": (len(charter.terms.owners[owner].labels or []), seed.dim)}
+    return {"rows": (len(charter.terms.owners[owner].labels or []), seed.embedding_dim)}
 
 
 def _open(path: Path, charter: Charter) -> tuple[str, Artifact]:

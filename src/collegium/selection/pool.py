@@ -22,6 +22,7 @@ from collegium.core.recipe import PoolSettings
 from collegium.data.examples import load_texts
 from collegium.data.images import Picture
 from collegium.data.items import Item, Modality, content_hash, modality_of
+from collegium.data.sources import short_name
 from collegium.models.encoder import CHUNK, check_modality, embed_texts
 from collegium.models.seed_model import SeedModel
 
@@ -104,7 +105,7 @@ def build_pool(path: Path, settings: PoolSettings, seed: SeedModel, random_seed:
     texts = [examples.texts[distinct[value]] for value in hashes]
     labels = [examples.labels[distinct[value]] for value in hashes] if examples.labels else [None] * len(hashes)
     facts = {
-        "data": Path(settings.data).name,
+        "data": short_name(settings.data),
         "prompt": settings.prompt,
         "labels": sorted({label for label in labels if label is not None}) if not _answers(settings.prompt) else [],
         "items": len(hashes),
@@ -161,7 +162,7 @@ def verify_pool(pool: Pool, seed: SeedModel) -> None:
     Raises:
         ArtifactError: naming the first row that lies.
     """
-    if pool.embeddings.shape[1:] != (seed.dim,) or pool.embeddings.dtype != np.float32:
+    if pool.embeddings.shape[1:] != (seed.embedding_dim,) or pool.embeddings.dtype != np.float32:
         raise ArtifactError(f"The embeddings of {pool.artifact.path} are not of this seed model.")
     for start in range(0, len(pool), CHUNK):
         part = pool.records.slice(start, CHUNK)
@@ -212,7 +213,7 @@ def _finished(path: Path, inputs: dict[str, str], facts: dict[str, Any]) -> Pool
 
 def _embed(path: Path, texts: Sequence[Item], seed: SeedModel) -> None:
     # Written, not memory-mapped: on a full disk a mapped page kills the process instead of raising an error.
-    header = {"descr": "<f4", "fortran_order": False, "shape": (len(texts), seed.dim)}
+    header = {"descr": "<f4", "fortran_order": False, "shape": (len(texts), seed.embedding_dim)}
     with path.open("wb") as file, progress_bar("embed the pool", len(texts)) as bar:
         np.lib.format.write_array_header_1_0(file, header)
         for start in range(0, len(texts), CHUNK):

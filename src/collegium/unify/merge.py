@@ -11,7 +11,7 @@ from collegium.core.recipe import RouterSettings, TrainingSettings
 from collegium.models.encoder import Encoder
 from collegium.models.seed_model import SeedModel
 from collegium.moe.architectures import ffn_parameter_names, layers_path
-from collegium.moe.modeling import UNIFIED_CLASSES, unified_config
+from collegium.moe.modeling import UNIFIED_MODELS, unified_config
 from collegium.unify.adapter import add_low_rank
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -33,7 +33,7 @@ def unified_model(
     ranks = [rank_of(tensors) for tensors in experts.values()]
     low_rank = any(rank is not None for rank in ranks)
     config = moe_config(seed.model.config, list(experts), router, ranks if low_rank else None)
-    model = UNIFIED_CLASSES[seed.model.config.model_type][1](config)
+    model = UNIFIED_MODELS[type(seed.model)](config)
     members = {f"experts.{index}": tensors for index, tensors in enumerate(experts.values())}
     if low_rank or config.keeps_seed_ffn:
         members["base" if low_rank else f"experts.{len(experts)}"] = ffn_tensors(seed, layers)
