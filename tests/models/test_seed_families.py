@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from collegium.core.errors import InputError
-from collegium.models.encoder import Encoder, check_modality
+from collegium.models.encoder import Encoder, check_modality, embed_texts
 from collegium.models.ffn_inputs import ffn_input_means, norm_bound
 from collegium.models.seed_model import load_seed_model
 from collegium.moe.architectures import ARCHITECTURES, layers_of
@@ -139,11 +138,15 @@ def test_every_family_is_tested():
     assert set(SEED_CLASSES) == set(ARCHITECTURES)
 
 
-def test_a_decoder_with_its_head_is_refused_where_it_meets_the_data(make_folder):
+def test_a_decoder_with_its_head_is_known_as_one_and_gives_the_embeddings_of_its_body(make_folder):
     with_head = load_seed_model(str(make_folder("llama")))
-    with pytest.raises(InputError, match="head for language modelling"):
-        check_modality(with_head, ["a text"], "pool")
+    assert with_head.has_head
+    with torch.inference_mode():
+        hidden = with_head.model.model(**with_head.tokenise(["a text"])).last_hidden_state[0].mean(dim=0)
+    np.testing.assert_allclose(embed_texts(with_head, ["a text"])[0], hidden / hidden.norm(), atol=1e-5)
 
 
 def test_a_decoder_without_its_head_is_taken(make_folder):
-    check_modality(load_seed_model(str(make_folder("llama", "LlamaModel"))), ["a text"], "pool")
+    without = load_seed_model(str(make_folder("llama", "LlamaModel")))
+    assert not without.has_head
+    check_modality(without, ["a text"], "pool")

@@ -86,12 +86,13 @@ def test_cases_13_and_14_neither_batch_mates_nor_padding_change_an_answer(
     together = model(**batch, output_routing=True)
     assert_margin(together.routings, batch)
     tokens = batch["attention_mask"].bool()
+    tolerance = 1e-5 * float(together.last_hidden_state.detach().abs().max())  # states of a random model are larger than 1
     for side, width in (("left", 9), ("left", 14), ("right", 14)):
         other = make_batch(LENGTHS, side=side, width=width)
         output = model(**other, output_routing=True)
         kept = other["attention_mask"].bool()
         torch.testing.assert_close(
-            output.last_hidden_state[kept], together.last_hidden_state[tokens], rtol=0, atol=1e-5
+            output.last_hidden_state[kept], together.last_hidden_state[tokens], rtol=0, atol=tolerance
         )
         for layer, routing in output.routings.items():
             assert torch.equal(routing.experts[kept], together.routings[layer].experts[tokens])
@@ -99,7 +100,7 @@ def test_cases_13_and_14_neither_batch_mates_nor_padding_change_an_answer(
         alone = {name: value[row : row + 1, :length] for name, value in batch.items()}
         output = model(**alone, output_routing=True)
         torch.testing.assert_close(
-            output.last_hidden_state[0], together.last_hidden_state[row, :length], rtol=0, atol=1e-5
+            output.last_hidden_state[0], together.last_hidden_state[row, :length], rtol=0, atol=tolerance
         )
         for layer, routing in output.routings.items():
             assert torch.equal(routing.experts[0], together.routings[layer].experts[row, :length])

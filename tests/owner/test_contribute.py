@@ -185,9 +185,9 @@ def test_what_an_expert_is_trained_on(tmp_path, data, make_charter, pool, seed, 
     seen = {}
     train = contribute_module.train_expert
 
-    def spy(seed, texts, targets, *rest):
-        seen.update(texts=list(texts), targets=targets)
-        return train(seed, texts, targets, *rest)
+    def spy(seed, exercises, *rest):
+        seen.update(texts=exercises.items, targets=exercises.targets)
+        return train(seed, exercises, *rest)
 
     monkeypatch.setattr(contribute_module, "train_expert", spy)
     contribute(charter, owner(data), pool, seed, tmp_path / "out", ReleaseStore(tmp_path / "store"))
@@ -212,7 +212,7 @@ def test_what_an_expert_is_trained_on(tmp_path, data, make_charter, pool, seed, 
 def test_own_labels_compete_alone_where_the_charter_says_so(tmp_path, data, make_charter, pool, seed, monkeypatch):
     charter = make_charter(training={"labels": "own", "alignment": "private", "epochs": 1})
     seen = []
-    monkeypatch.setattr(contribute_module, "train_expert", lambda *args: seen.append(args[2]) or 1 / 0)
+    monkeypatch.setattr(contribute_module, "train_expert", lambda *args: seen.append(args[1].targets) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         contribute(charter, owner(data), pool, seed, tmp_path / "out", ReleaseStore(tmp_path / "store"))
     assert (seen[0].allowed == [1, 1, 0, 0]).all()

@@ -11,6 +11,7 @@ from transformers import TrainerCallback
 import collegium.models.fit as fit_module
 from collegium.core.errors import RunError
 from collegium.core.recipe import TrainingSettings
+from collegium.models import label_exercises
 from collegium.models.label_exercises import LabelExercises, label_targets
 from collegium.owner.training import train_expert
 from collegium.unify.merge import dense_model, full_expert
@@ -126,10 +127,8 @@ def test_a_training_that_diverges_is_a_clear_error(train, rate):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_non_finite_loss_is_a_clear_error(train, monkeypatch, value):
-    import collegium.owner.training as training_module
-
-    loss = training_module.matching_loss
-    monkeypatch.setattr(training_module, "matching_loss", lambda *arguments: loss(*arguments) * value)
+    loss = label_exercises.matching_loss
+    monkeypatch.setattr(label_exercises, "matching_loss", lambda *arguments: loss(*arguments) * value)
     with pytest.raises(RunError, match="loss became infinite or not a number"):
         train(settings())
 

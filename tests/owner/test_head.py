@@ -13,10 +13,10 @@ from safetensors.torch import load_file, save_file
 from collegium.core.artifacts import read_artifact, writing
 from collegium.core.errors import DataError, InvalidContribution, RecipeError
 from collegium.core.recipe import OwnerRecipe, TrainingSettings
+from collegium.models import label_exercises
 from collegium.models.encoder import embed_texts
 from collegium.models.label_exercises import LabelExercises, label_targets
 from collegium.models.tasks import matching_loss
-from collegium.owner import training
 from collegium.owner.charter import POOL_DOMAIN, write_charter
 from collegium.owner.contribute import contribute, load_private, plan_contribution
 from collegium.owner.contribution import EXPERT, HEAD, LEDGER
@@ -155,7 +155,7 @@ def test_a_killed_training_ends_with_the_rows_of_an_undisturbed_one(
         return matching_loss(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "matching_loss", interrupted)
+        patch.setattr(label_exercises, "matching_loss", interrupted)
         with pytest.raises(KeyboardInterrupt):
             train(tmp_path)
     assert (tmp_path / "checkpoint-2").is_dir()

@@ -73,7 +73,11 @@ def test_the_order_of_the_texts_does_not_matter_and_every_text_counts(seed):
 @pytest.mark.parametrize("vectors", ["seed", "private", "tuned"])
 def test_what_a_contribution_averages(tmp_path, make_charter, pool, seed, vectors, monkeypatch):
     """Private examples and the proxies that are not held out; without proxies for `private`; tuned FFNs for `tuned`."""
-    charter = make_charter(router={"vectors": vectors, "decide": "every-layer"}, training={"learning_rate": 1e-2})
+    charter = make_charter(
+        router={"vectors": vectors, "decide": "every-layer"},
+        training={"learning_rate": 1e-2},
+        selection={"size": 60},  # of which some are surely held out
+    )
     trained = []
     train = contribute_module.train_expert
     monkeypatch.setattr(contribute_module, "train_expert", lambda *args: trained.append(train(*args)) or trained[0])
