@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
-from collegium.core.recipe import RouterSettings
+from collegium.core.router_settings import RouterSettings
 from collegium.models.seed_model import SeedModel, load_seed_model
 from collegium.unify.merge import ffn_tensors, unified_model
 

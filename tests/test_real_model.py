@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from collegium.core.load_recipe import load_recipe
-from collegium.core.recipe import Recipe, RouterSettings
+from collegium.core.recipe import Recipe
+from collegium.core.router_settings import RouterSettings
 from collegium.evaluation.routing import RoutedTokens
 from collegium.flow.simulate import simulate
 from collegium.models.encoder import Encoder, embed_texts

@@ -9,15 +9,8 @@ from hypothesis import strategies as st
 
 from collegium.core.errors import RecipeError
 from collegium.core.load_recipe import load_recipe, parse_settings
-from collegium.core.recipe import (
-    DEFAULT_STEPS,
-    PAPER_ROUTER,
-    Agreement,
-    OwnerRecipe,
-    Recipe,
-    RouterSettings,
-    TrainingSettings,
-)
+from collegium.core.recipe import DEFAULT_STEPS, Agreement, OwnerRecipe, Recipe, TrainingSettings
+from collegium.core.router_settings import PAPER_ROUTER, RouterSettings
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "recipes").glob("**/*.yaml"))
@@ -219,3 +212,12 @@ def test_training_takes_the_same_number_of_steps_for_every_owner_unless_epochs_a
     assert (by_epochs.steps, by_epochs.epochs) == (None, 2)
     assert TrainingSettings.model_validate(by_epochs.model_dump()) == by_epochs
     assert "exclude each other" in fault(minimal(training={"steps": 5, "epochs": 2}))
+
+
+def test_a_fault_of_several_keys_does_not_print_the_whole_recipe(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text("seed_model: minilm\npool: {data: wordnet}\nowners: {farm: {data: farm.jsonl}}\n")
+    with pytest.raises(RecipeError) as error:
+        load_recipe(path, Recipe, ["task=causal-text", "evaluation.baselines=[btm]"])
+    assert "evaluation.baselines are measured by their answers" in str(error.value)
+    assert "farm.jsonl" not in str(error.value)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from collegium.core.recipe import RouterSettings
+from collegium.core.router_settings import RouterSettings
 from collegium.evaluation.evaluate import Domain, grade
 from collegium.evaluation.routing import RoutedTokens, Routes, evaluate_routed, sequence_routing
 from collegium.models.encoder import Encoder, embed_texts

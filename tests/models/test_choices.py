@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from collegium.core.errors import InputError, RunError
-from collegium.core.recipe import RouterSettings
+from collegium.core.router_settings import RouterSettings
 from collegium.models.choices import Choices, choice_log_likelihoods
 from collegium.models.encoder import Encoder
 from collegium.models.prompts import answer_ids, prompt_ids

@@ -164,3 +164,10 @@ def test_remote_code_is_never_run(folder, tmp_path):
     with pytest.raises(InputError):
         load_seed_model(str(folder))
     assert not marker.exists()
+
+
+def test_a_folder_that_is_not_there_is_called_so(tmp_path):
+    with pytest.raises(InputError, match="cannot be loaded") as error:
+        load_seed_model(str(tmp_path / "nowhere"))
+    assert "no such folder" in str(error.value)
+    assert "Repo id" not in str(error.value)

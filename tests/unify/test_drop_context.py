@@ -9,7 +9,8 @@ from sklearn.linear_model import LogisticRegression
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from collegium.core.errors import InputError
-from collegium.core.recipe import PoolSettings, RouterSettings
+from collegium.core.recipe import PoolSettings
+from collegium.core.router_settings import RouterSettings
 from collegium.selection.pool import build_pool, is_held_out
 from collegium.unify.export import AGREEMENT, export_model
 from collegium.unify.export_gguf import export_gguf

@@ -12,7 +12,7 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 import families
 from collegium.core.artifacts import read_artifact
-from collegium.core.recipe import RouterSettings
+from collegium.core.router_settings import RouterSettings
 from collegium.unify.byte_merge import Output, write_outputs
 from collegium.unify.checkpoint import read_checkpoint
 from collegium.unify.export import KIND, export_model

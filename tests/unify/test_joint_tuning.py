@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from collegium.core.recipe import JointTuningSettings, RouterSettings
+from collegium.core.recipe import JointTuningSettings
+from collegium.core.router_settings import RouterSettings
 from collegium.models import label_exercises
 from collegium.models.label_exercises import LabelExercises, Targets
 from collegium.models.tasks import class_set

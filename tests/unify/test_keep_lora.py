@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from collegium.cli.main import app
 from collegium.core.errors import ArtifactError
-from collegium.core.recipe import RouterSettings
+from collegium.core.router_settings import RouterSettings
 from collegium.unify.export import export_model
 from collegium.unify.merge_checkpoints import merge_checkpoints
 from finetunes import finetune, make_tiny_llama

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from collegium.core.recipe import RouterSettings, TrainingSettings
+from collegium.core.recipe import TrainingSettings
+from collegium.core.router_settings import RouterSettings
 from collegium.models.encoder import embed_texts
 from collegium.models.label_exercises import LabelExercises, label_targets
 from collegium.models.tasks import class_set

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer
 
 from collegium.core.errors import ArtifactError, IncompatibleExperts, InputError, RunError
-from collegium.core.recipe import RouterSettings
+from collegium.core.router_settings import RouterSettings
 from collegium.models.encoder import Encoder, embed_texts
 from collegium.models.seed_model import load_seed_model
 from collegium.moe.architectures import ARCHITECTURES

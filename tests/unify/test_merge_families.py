@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from collegium.core.recipe import RouterSettings
+from collegium.core.router_settings import RouterSettings
 from collegium.models.seed_model import load_seed_model
 from collegium.moe.architectures import ARCHITECTURES
 from collegium.unify.merge import dense_model, ffn_tensors, unified_model

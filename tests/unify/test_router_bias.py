@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from collegium.core.recipe import Recipe, RouterSettings
+from collegium.core.recipe import Recipe
+from collegium.core.router_settings import RouterSettings
 from collegium.owner.validate import read_contribution
 from collegium.unify.routed_model import gather, routed_model
 from collegium.unify.router_bias import non_positive_biases

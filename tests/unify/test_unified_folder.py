@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from collegium.core.artifacts import MANIFEST, canonical_json, sha256_of
 from collegium.core.errors import ArtifactError
-from collegium.core.recipe import RouterSettings
+from collegium.core.router_settings import RouterSettings
 from collegium.models.encoder import Encoder, embed_texts
 from collegium.models.tasks import class_set
 from collegium.owner.validate import read_contribution

@@ -10,7 +10,8 @@ from rich.console import Console
 from collegium.cli.options import Overrides, Quiet, Threads
 from collegium.core.errors import InputError
 from collegium.core.load_recipe import parse_settings
-from collegium.core.recipe import Columns, RouterSettings
+from collegium.core.recipe import Columns
+from collegium.core.router_settings import RouterSettings
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")  # as owners are named
 

@@ -73,6 +73,8 @@ def _describe(fault: Any, model: type[BaseModel]) -> str:
         return f"{path}: unknown key" + (f"; did you mean {close[0]}?" if close else "")
     if fault["type"] == "missing":
         return f"{path}: this key is required"
+    if isinstance(fault["input"], dict):  # a fault of several keys names them itself, and a whole recipe says nothing
+        return f"{path}: {message}" if fault["loc"] else message
     return f"{path}: {message} (got {fault['input']!r})"
 
 

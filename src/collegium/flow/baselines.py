@@ -52,14 +52,16 @@ def _ensemble(
     name: Baseline, ingredients: Ingredients, domains: Sequence[Domain], batch_size: int
 ) -> Mapping[str, Correct]:
     experts = [dense_model(ingredients.seed, tensors) for tensors in ingredients.experts.values()]
+    texts = [text for domain in domains for text in domain.texts]
+    if name == "btm":
+        every = np.full((len(texts), len(experts)), 1 / len(experts))
+    else:
+        every = domain_posterior(ingredients, texts)
+    if name == "btm-top":
+        every = most_likely(every, min(TOP, len(experts)))
+    ends = np.cumsum([len(domain.texts) for domain in domains])[:-1]
     correct = {}
-    for domain in domains:
-        if name == "btm":
-            weights = np.full((len(domain.texts), len(experts)), 1 / len(experts))
-        else:
-            weights = domain_posterior(ingredients, domain.texts)
-        if name == "btm-top":
-            weights = most_likely(weights, min(TOP, len(experts)))
+    for domain, weights in zip(domains, np.split(every, ends), strict=True):
         if domain.choices is None:
             logits = [ingredients.classes.logits(expert, domain.texts, batch_size) for expert in experts]
             correct[domain.name] = grade(mixed(logits, weights).astype(np.float32), domain, ingredients.classes)

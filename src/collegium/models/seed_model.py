@@ -161,6 +161,13 @@ def _complete(model: Any, reference: str, missing: Iterable[str]) -> None:
 
 
 def _locate(reference: str) -> str:
+    if reference.startswith((".", "/", "~")) and not Path(reference).expanduser().is_dir():
+        raise InputError(
+            f"The seed model {reference} cannot be loaded.",
+            got="no such folder",
+            expected="a folder in Hugging Face format with safetensors",
+            do="fetch or make it first (the head of a shipped recipe says how), or name another seed_model",
+        )
     if reference not in CATALOGUE:
         return reference
     package, folder, pip_name = CATALOGUE[reference]

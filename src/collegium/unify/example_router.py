@@ -16,7 +16,7 @@ from jaxtyping import Float32, Float64
 from torch import Tensor
 
 from collegium.core.random_streams import stream
-from collegium.core.recipe import RouterSettings
+from collegium.core.router_settings import RouterSettings
 from collegium.data.items import Item
 from collegium.models.ffn_inputs import ffn_input_means
 from collegium.models.seed_model import SeedModel

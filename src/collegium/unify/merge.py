@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from collegium.core.recipe import RouterSettings, TrainingSettings
+from collegium.core.recipe import TrainingSettings
+from collegium.core.router_settings import RouterSettings
 from collegium.models.encoder import Encoder
 from collegium.models.seed_model import SeedModel
 from collegium.moe.architectures import ffn_parameter_names, layers_path

@@ -18,7 +18,7 @@ from transformers.dynamic_module_utils import custom_object_save
 from collegium.core.artifacts import Artifact, read_artifact, writing
 from collegium.core.errors import IncompatibleExperts, InputError
 from collegium.core.progress import say
-from collegium.core.recipe import RouterSettings
+from collegium.core.router_settings import RouterSettings
 from collegium.data.items import Item
 from collegium.models.seed_model import load_seed_model
 from collegium.moe.architectures import Architecture, architecture_of

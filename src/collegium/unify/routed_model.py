@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float32, Float64
 from torch import Tensor
 
-from collegium.core.recipe import RouterSettings
+from collegium.core.router_settings import RouterSettings
 from collegium.data.items import Item
 from collegium.models.ffn_inputs import ffn_input_means
 from collegium.models.seed_model import SeedModel

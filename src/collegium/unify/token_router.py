@@ -2,8 +2,8 @@
 
 Fitted in float64 by L-BFGS on inputs that are scaled, never centred: a centre would be a bias. The public texts seldom
 use the experts alike (a fallback takes nearly all of them), and a plain fit answers with the most used one wherever it
-doubts. So an expert's tokens weigh by the inverse square root of their share: about a point less agreement on the
-public texts themselves than plain, and twice the hits for an expert with 2 % of the tokens (docs/lab-notes.md).
+doubts. So an expert's tokens weigh by the inverse square root of their share: a little less agreement on the public
+texts themselves than plain, and far more hits for an expert with few tokens (docs/lab-notes.md).
 """
 
 import numpy as np
