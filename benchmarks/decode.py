@@ -19,8 +19,9 @@ import torch
 from transformers import DynamicCache
 
 from collegium.core.router_settings import RouterSettings
+from collegium.models.expert_tensors import ffn_tensors
 from collegium.models.seed_model import SeedModel, load_seed_model
-from collegium.unify.merge import ffn_tensors, unified_model
+from collegium.unify.merge import unified_model
 
 DECIDE_LAYER = 4
 PROMPT = 48  # tokens

@@ -15,8 +15,9 @@ from collegium.core.router_settings import RouterSettings
 from collegium.evaluation.routing import RoutedTokens
 from collegium.flow.simulate import simulate
 from collegium.models.encoder import Encoder, embed_texts
+from collegium.models.expert_tensors import ffn_tensors
 from collegium.models.seed_model import load_seed_model
-from collegium.unify.merge import ffn_tensors, unified_model
+from collegium.unify.merge import unified_model
 from collegium.unify.unified_folder import read_unified
 
 pytestmark = pytest.mark.real

@@ -8,8 +8,9 @@ from collegium.core.router_settings import RouterSettings
 from collegium.evaluation.evaluate import Domain, grade
 from collegium.evaluation.routing import RoutedTokens, Routes, evaluate_routed, sequence_routing
 from collegium.models.encoder import Encoder, embed_texts
+from collegium.models.expert_tensors import ffn_tensors
 from collegium.models.tasks import class_set
-from collegium.unify.merge import ffn_tensors, unified_model
+from collegium.unify.merge import unified_model
 from families import tiny_seed, tiny_unified
 
 DOMAINS = {"farm": ("a {label}", ["cow", "wheat"]), "port": ("the {label}", ["hull", "wave"])}

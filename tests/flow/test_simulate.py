@@ -83,7 +83,7 @@ def test_a_finished_stage_is_not_run_again(
     def never(*_arguments: object, **_keywords: object) -> None:
         raise AssertionError("a finished stage was run again")
 
-    monkeypatch.setattr("collegium.owner.contribute.train_expert", never)
+    monkeypatch.setattr("collegium.owner.kept_expert.train_expert", never)
     monkeypatch.setattr("collegium.unify.unify.jointly_tuned", never)
     monkeypatch.setattr("collegium.selection.pool._embed", never)
     monkeypatch.setattr("collegium.flow.compare.dense_model", never)
@@ -118,7 +118,7 @@ def test_an_owner_may_keep_its_class_names_out_of_the_charter(
 
 
 def test_two_runs_in_one_folder_do_not_meet(make_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
-    with flow._alone(tmp_path), pytest.raises(InputError, match="Another run is at work"):
+    with flow.alone(tmp_path), pytest.raises(InputError, match="Another run is at work"):
         simulate(make_recipe(), tmp_path)
 
 

@@ -10,8 +10,9 @@ from collegium.core.errors import InputError, RunError
 from collegium.core.router_settings import RouterSettings
 from collegium.models.choices import Choices, choice_log_likelihoods
 from collegium.models.encoder import Encoder
+from collegium.models.expert_tensors import ffn_tensors
 from collegium.models.prompts import answer_ids, prompt_ids
-from collegium.unify.merge import ffn_tensors, unified_model
+from collegium.unify.merge import unified_model
 
 TEXTS = ["the old cow", "hull mast keel sail near far the a", "wheat", "one two three tide", "a pig here"] * 5
 TEMPLATE = "{text}\nAnswer: {label}"

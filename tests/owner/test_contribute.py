@@ -9,6 +9,7 @@ import pytest
 from collegium.core.errors import DataError, InputError, ReleaseRefused
 from collegium.core.recipe import OwnerRecipe
 from collegium.owner import contribute as contribute_module
+from collegium.owner import kept_expert as kept_expert_module
 from collegium.owner.contribute import contribute, plan_contribution
 from collegium.owner.private_data import load_private
 from collegium.owner.validate import read_contribution
@@ -64,9 +65,9 @@ def test_promise_1_every_file_written_lies_in_the_destination_or_in_the_store(wo
         )
     }
     stored = {name.removeprefix("store/") for name in new if name.startswith("store/")}
-    kept = {name for name in stored if name.startswith(("contribution-", "selection-"))}
+    kept = {name for name in stored if name.startswith(("contribution-", "selection-", "expert-"))}
     assert stored - kept == {"lock", "releases.json"}
-    assert len({name.split("/")[0] for name in kept}) == 2
+    assert len({name.split("/")[0] for name in kept}) == 3
     assert all(snapshot(path) == content for path, content in inputs.items())
 
 
@@ -117,7 +118,7 @@ def test_the_same_inputs_are_not_worked_on_again(tmp_path, data, charter, pool, 
     store = ReleaseStore(tmp_path / "store")
     first = contribute(charter, owner(data), pool, seed, tmp_path / "out", store)
     with monkeypatch.context() as patch:
-        patch.setattr(contribute_module, "train_expert", None)
+        patch.setattr(kept_expert_module, "train_expert", None)
         assert contribute(charter, owner(data), pool, seed, tmp_path / "out", store) == first
     (tmp_path / "out" / "card.md").write_text("changed")
     assert contribute(charter, owner(data), pool, seed, tmp_path / "out", store).sha256 == first.sha256
@@ -130,7 +131,7 @@ def test_a_second_contribution_over_the_same_data_is_refused_before_it_is_traine
     store = ReleaseStore(tmp_path / "store")
     contribute(charter, owner(data), pool, seed, tmp_path / "out", store)
     other = make_charter(selection={"size": 30})
-    monkeypatch.setattr(contribute_module, "train_expert", None)
+    monkeypatch.setattr(kept_expert_module, "train_expert", None)
     with pytest.raises(ReleaseRefused, match="their number and their mean"):
         contribute(other, owner(data), pool, seed, tmp_path / "second", store)
     assert not (tmp_path / "second").exists()
@@ -152,9 +153,9 @@ def test_promise_5_stopped_after_the_release_was_remembered_it_goes_on_with_the_
     def stop(*_):
         raise KeyboardInterrupt
 
-    for stage in ("train_expert", "write_contribution"):
+    for module, stage in ((kept_expert_module, "train_expert"), (contribute_module, "write_contribution")):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(contribute_module, stage, stop)
+            patch.setattr(module, stage, stop)
             contribute(charter, owner(data), pool, seed, tmp_path / "out", store)
         assert not (tmp_path / "out").exists()
         assert len(json.loads((store.folder / "releases.json").read_bytes())) == 1
@@ -183,13 +184,13 @@ def test_data_without_labels_are_refused(tmp_path, data, charter):
 def test_what_an_expert_is_trained_on(tmp_path, data, make_charter, pool, seed, monkeypatch, alignment):
     charter = make_charter(training={"alignment": alignment, "epochs": 1, "warmup_steps": 0})
     seen = {}
-    train = contribute_module.train_expert
+    train = kept_expert_module.train_expert
 
     def spy(seed, exercises, *rest):
         seen.update(texts=exercises.items, targets=exercises.targets)
         return train(seed, exercises, *rest)
 
-    monkeypatch.setattr(contribute_module, "train_expert", spy)
+    monkeypatch.setattr(kept_expert_module, "train_expert", spy)
     contribute(charter, owner(data), pool, seed, tmp_path / "out", ReleaseStore(tmp_path / "store"))
     read = read_contribution(tmp_path / "out", charter, pool, seed)
     private = load_private(charter, owner(data))
@@ -212,7 +213,7 @@ def test_what_an_expert_is_trained_on(tmp_path, data, make_charter, pool, seed, 
 def test_own_labels_compete_alone_where_the_charter_says_so(tmp_path, data, make_charter, pool, seed, monkeypatch):
     charter = make_charter(training={"labels": "own", "alignment": "private", "epochs": 1})
     seen = []
-    monkeypatch.setattr(contribute_module, "train_expert", lambda *args: seen.append(args[1].targets) or 1 / 0)
+    monkeypatch.setattr(kept_expert_module, "train_expert", lambda *args: seen.append(args[1].targets) or 1 / 0)
     with pytest.raises(ZeroDivisionError):
         contribute(charter, owner(data), pool, seed, tmp_path / "out", ReleaseStore(tmp_path / "store"))
     assert (seen[0].allowed == [1, 1, 0, 0]).all()

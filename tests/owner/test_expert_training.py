@@ -12,9 +12,9 @@ import collegium.models.fit as fit_module
 from collegium.core.errors import RunError
 from collegium.core.recipe import TrainingSettings
 from collegium.models import label_exercises
+from collegium.models.expert_tensors import dense_model, full_expert
 from collegium.models.label_exercises import LabelExercises, label_targets
 from collegium.owner.training import train_expert
-from collegium.unify.merge import dense_model, full_expert
 
 # peft asks transformers for an attribute that has a new name; neither is ours.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")

@@ -8,7 +8,7 @@ import torch
 
 from collegium.core.recipe import OwnerRecipe
 from collegium.models.ffn_inputs import ffn_input_means
-from collegium.owner import contribute as contribute_module
+from collegium.owner import kept_expert as kept_expert_module
 from collegium.owner.contribute import contribute
 from collegium.owner.private_data import load_private
 from collegium.owner.routing_vectors import routing_vectors
@@ -79,8 +79,8 @@ def test_what_a_contribution_averages(tmp_path, make_charter, pool, seed, vector
         selection={"size": 60},  # of which some are surely held out
     )
     trained = []
-    train = contribute_module.train_expert
-    monkeypatch.setattr(contribute_module, "train_expert", lambda *args: trained.append(train(*args)) or trained[0])
+    train = kept_expert_module.train_expert
+    monkeypatch.setattr(kept_expert_module, "train_expert", lambda *args: trained.append(train(*args)) or trained[0])
     data = write_rows(tmp_path / "farm.jsonl", "farm", 20)
     recipe = OwnerRecipe(name="farm", data=str(data), privacy=NO_OVERLAP_CHECK)
     contribute(charter, recipe, pool, seed, tmp_path / "out", ReleaseStore(tmp_path / "store"))

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from collegium.models.expert_tensors import ffn_tensors
 from collegium.models.seed_model import SeedModel
 from collegium.owner.charter import Charter
 from collegium.owner.contribution import write_contribution
 from collegium.selection.pool import Pool, is_held_out
-from collegium.unify.merge import ffn_tensors
 from collegium.unify.router_init import pool_statistics
 
 

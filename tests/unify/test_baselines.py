@@ -8,13 +8,13 @@ from scipy.special import softmax
 from collegium.data.examples import load_splits
 from collegium.flow.simulate import owner_recipe
 from collegium.models.encoder import embed_texts
+from collegium.models.expert_tensors import dense_model, ffn_tensors
 from collegium.owner.validate import read_contribution
 from collegium.unify.baselines import not_private
 from collegium.unify.baselines import soup as soups
 from collegium.unify.baselines.btm import domain_posterior, mixed, most_likely
 from collegium.unify.baselines.not_private import btx, pooled
 from collegium.unify.baselines.soup import CANDIDATES, SCALES, searched_soup, soup, task_arithmetic
-from collegium.unify.merge import dense_model, ffn_tensors
 from collegium.unify.routed_model import gather, routed_model
 
 TEXTS = ["the old cow", "hull mast keel sail near far", "wheat barley"]

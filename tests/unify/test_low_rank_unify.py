@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from collegium.models.encoder import Encoder, embed_texts
+from collegium.models.expert_tensors import ffn_tensors, materialised
 from collegium.unify import routed_model
-from collegium.unify.merge import ffn_tensors, materialised, unified_model
+from collegium.unify.merge import unified_model
 from collegium.unify.unified_folder import read_unified
 from collegium.unify.unify import unify
 

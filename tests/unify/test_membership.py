@@ -12,13 +12,13 @@ from collegium.core.artifacts import read_artifact, writing
 from collegium.core.errors import ArtifactError, InputError, InvalidContribution
 from collegium.core.recipe import OwnerSettings, PoolSettings
 from collegium.models.encoder import embed_texts
+from collegium.models.expert_tensors import ffn_tensors
 from collegium.models.seed_model import load_seed_model
 from collegium.owner.charter import write_charter
 from collegium.owner.contribution import write_contribution
 from collegium.selection.pool import build_pool
 from collegium.unify.changed_folder import change_notes
 from collegium.unify.membership import add_owner, remove_owner
-from collegium.unify.merge import ffn_tensors
 from collegium.unify.unified_folder import read_unified
 from collegium.unify.unify import unify
 from tiny import make_tiny_seed

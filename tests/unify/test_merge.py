@@ -9,11 +9,12 @@ import torch
 from collegium.core.recipe import TrainingSettings
 from collegium.core.router_settings import RouterSettings
 from collegium.models.encoder import embed_texts
+from collegium.models.expert_tensors import dense_model, ffn_tensors, full_expert
 from collegium.models.label_exercises import LabelExercises, label_targets
 from collegium.models.tasks import class_set
 from collegium.owner.training import train_expert
 from collegium.unify.baselines.soup import soup
-from collegium.unify.merge import dense_model, ffn_tensors, full_expert, unified_model
+from collegium.unify.merge import unified_model
 
 TEXTS = ["the old cow", "a", "hull mast keel sail near far", "wheat barley oat rye the a"]
 PATHS = {"up_proj": "intermediate.dense", "down_proj": "output.dense"}

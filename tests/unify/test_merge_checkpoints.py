@@ -14,11 +14,12 @@ from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokeni
 from collegium.core.errors import ArtifactError, IncompatibleExperts, InputError, RunError
 from collegium.core.router_settings import RouterSettings
 from collegium.models.encoder import Encoder, embed_texts
+from collegium.models.expert_tensors import ffn_tensors
 from collegium.models.seed_model import load_seed_model
 from collegium.moe.architectures import ARCHITECTURES
 from collegium.moe.modeling import UNIFIED_CLASSES
 from collegium.unify import merge_checkpoints as module
-from collegium.unify.merge import ffn_tensors, unified_model
+from collegium.unify.merge import unified_model
 from collegium.unify.merge_checkpoints import ROUTER, merge_checkpoints
 from collegium.unify.unified_folder import read_unified
 from families import EVERY_CLASS, answer, tiny_inputs, tiny_seed

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from collegium.core.router_settings import RouterSettings
+from collegium.models.expert_tensors import dense_model, ffn_tensors
 from collegium.models.seed_model import load_seed_model
 from collegium.moe.architectures import ARCHITECTURES
-from collegium.unify.merge import dense_model, ffn_tensors, unified_model
+from collegium.unify.merge import unified_model
 from families import TEXTS, answer, tiny_seed
 
 

@@ -12,9 +12,10 @@ from collegium.core.artifacts import MANIFEST, canonical_json, sha256_of
 from collegium.core.errors import ArtifactError
 from collegium.core.router_settings import RouterSettings
 from collegium.models.encoder import Encoder, embed_texts
+from collegium.models.expert_tensors import full_expert
 from collegium.models.tasks import class_set
 from collegium.owner.validate import read_contribution
-from collegium.unify.merge import full_expert, unified_model
+from collegium.unify.merge import unified_model
 from collegium.unify.unified_folder import read_unified, write_unified
 
 DOMAINS = {"farm": ("a {label}", ["cow", "wheat"]), "port": ("the {label}", ["hull", "wave"])}

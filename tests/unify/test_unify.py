@@ -13,12 +13,12 @@ from collegium.core.errors import ArtifactError, InvalidContribution, RunError
 from collegium.core.recipe import PoolSettings
 from collegium.models.encoder import embed_texts
 from collegium.models.exercises import Exercises
+from collegium.models.expert_tensors import ffn_tensors
 from collegium.owner.charter import write_charter
 from collegium.selection.pool import build_pool
 from collegium.unify import judge, unified_folder
 from collegium.unify import unify as unify_module
 from collegium.unify.export_targets import TARGETS, RouterValues, routing_obstacles
-from collegium.unify.merge import ffn_tensors
 from collegium.unify.proxies import ProxySet
 from collegium.unify.routed_model import Ingredients
 from collegium.unify.unified_folder import read_unified

@@ -11,10 +11,10 @@ from collegium.data.examples import Examples
 from collegium.evaluation.evaluate import Correct, Domain, evaluate, grade
 from collegium.models.choices import choice_log_likelihoods
 from collegium.models.encoder import Encoder
+from collegium.models.expert_tensors import dense_model
 from collegium.unify.baselines.btm import domain_posterior, mixed, most_likely
 from collegium.unify.baselines.not_private import btx, pooled
 from collegium.unify.baselines.soup import searched_soup, task_arithmetic
-from collegium.unify.merge import dense_model
 from collegium.unify.routed_model import Ingredients
 
 TOP = 2  # experts that btm-top runs

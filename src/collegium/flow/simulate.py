@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from collegium.core.artifacts import canonical_json, sha256_of
 from collegium.core.errors import InputError, RecipeError
 from collegium.core.recipe import OwnerRecipe, Recipe
 from collegium.data.examples import load_splits
@@ -30,8 +31,12 @@ from collegium.unify.unify import unify
 Result = TypeVar("Result")
 
 
-def simulate(recipe: Recipe, folder: Path) -> Path:
+def simulate(recipe: Recipe, folder: Path, work: Path | None = None) -> Path:
     """Run all stages of a simulation recipe in `folder`; the path of the summary.
+
+    Args:
+        work: what other runs of the same seed may use again (pools, selections, trained experts, answers), one run at
+            a time; None = `work` in the folder itself.
 
     Raises:
         CollegiumError: see the stages.
@@ -39,19 +44,22 @@ def simulate(recipe: Recipe, folder: Path) -> Path:
     """
     owners = {name: owner_recipe(recipe, name) for name in recipe.owners}
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder):
+    shared = folder / "work" if work is None else work
+    with alone(folder):
         seed = load_seed_model(recipe.seed_model, recipe.max_length)
 
         def stage(name: str, artifact: Path, work: Callable[[], Result]) -> Result:
             return run_stage(folder, name, artifact, work)
 
-        path = folder / "pool"
+        path = folder / "pool" if work is None else work / f"pool-{_pool_name(recipe, seed)}"
         pool = stage("pool", path, lambda: build_pool(path, recipe.pool, seed, recipe.random_seed))
         charter_path = folder / "charter"
         charter = stage("charter", charter_path, lambda: make_charter(charter_path, recipe, seed, pool))
         contributions = {name: folder / "contributions" / name for name in owners}
         for name, owner in owners.items():
-            out, store = contributions[name], _store(folder, name, charter)
+            out = contributions[name]
+            # Nothing is released to anybody, so that other settings may be tried: one memory a charter.
+            store = ReleaseStore(folder / "owners" / name / charter.sha256[:16], work=shared / "owners" / name)
             stage(f"contribute:{name}", out, partial(contribute, charter, owner, pool, seed, out, store))
         paths = list(contributions.values())
         model, evaluation = folder / "model", folder / "evaluation"
@@ -59,9 +67,9 @@ def simulate(recipe: Recipe, folder: Path) -> Path:
         stage(
             "evaluate",
             evaluation,
-            lambda: compare_methods(evaluation, recipe, charter, pool, seed, paths, model),
+            lambda: compare_methods(evaluation, recipe, charter, pool, seed, paths, model, shared / "answers"),
         )
-        summary = write_summary(folder, recipe)
+        summary = write_summary(folder, recipe, pool)
         write_report(folder)
     return summary
 
@@ -97,13 +105,18 @@ def owner_recipe(recipe: Recipe, name: str) -> OwnerRecipe:
     return OwnerRecipe(name=name, data=owner.data, columns=owner.columns, limits=owner.limits, privacy=owner.privacy)
 
 
-def _store(folder: Path, owner: str, charter: Charter) -> ReleaseStore:
-    # A simulated owner releases nothing to anybody, so that other settings may be tried: one memory a charter.
-    return ReleaseStore(folder / "owners" / owner / charter.sha256[:16])
+def _pool_name(recipe: Recipe, seed: SeedModel) -> str:
+    settings = [recipe.pool.model_dump(mode="json"), recipe.random_seed, seed.fingerprint, seed.max_length]
+    return sha256_of(canonical_json(settings))[:16]
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other runs out of a folder.
+
+    Raises:
+        InputError: one is at work there.
+    """
     with (folder / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

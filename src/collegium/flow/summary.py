@@ -13,16 +13,16 @@ from collegium.data.sources import short_name
 from collegium.flow.compare import RESULTS
 from collegium.flow.stages import stage_figures
 from collegium.owner.charter import read_charter
-from collegium.selection.pool import read_pool
+from collegium.selection.pool import Pool
 from collegium.unify.unified_folder import FACTS
 from collegium.unify.unified_folder import LEDGER as LEDGERS
 
 SUMMARY = "summary.json"
 
 
-def write_summary(folder: Path, recipe: Recipe) -> Path:
+def write_summary(folder: Path, recipe: Recipe, pool: Pool) -> Path:
     """Gather the results of a finished run; the path of the file."""
-    charter, pool = read_charter(folder / "charter"), read_pool(folder / "pool")
+    charter = read_charter(folder / "charter")
     model = read_artifact(folder / "model")
     contributions = {name: read_artifact(folder / "contributions" / name) for name in charter.owners}
     results = json.loads((folder / "evaluation" / RESULTS).read_bytes())

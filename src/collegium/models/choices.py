@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
+from collegium.core.artifacts import canonical_json, sha256_of
 from collegium.core.errors import RunError
 from collegium.data.items import Item
 from collegium.models.encoder import Encoder, Watch
@@ -49,6 +50,10 @@ class Choices(Classes):
     def take(self, kept: Sequence[int]) -> "Choices":
         names = tuple(self.names[index] for index in kept)
         return Choices(names, {domain: self.prompts[domain] for domain, _ in names})
+
+    @property
+    def sha256(self) -> str:
+        return sha256_of(canonical_json([self.names, dict(self.prompts)]))
 
     def __add__(self, other: Classes) -> "Choices":
         assert isinstance(other, Choices)

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
+from collegium.core.artifacts import canonical_json, sha256_of
 from collegium.core.errors import InputError
 from collegium.data.items import Item
 from collegium.models.encoder import Encoder, Watch, embed_texts
@@ -43,6 +44,11 @@ class Classes(ABC):
     @abstractmethod
     def __add__(self, other: "Classes") -> "Classes":
         """These and then the others, scored in the same way."""
+
+    @property
+    @abstractmethod
+    def sha256(self) -> str:
+        """A hash of everything by which they are scored."""
 
     def of(self, domain: str) -> list[int]:
         """Indices of a domain's classes."""
@@ -82,6 +88,11 @@ class ClassSet(Classes):
         return replace(
             self, names=tuple(self.names[index] for index in kept), embeddings=self.embeddings[list(kept)].clone()
         )
+
+    @property
+    def sha256(self) -> str:
+        names = canonical_json([self.names, self.logit_scale])
+        return sha256_of(names + self.embeddings.numpy().tobytes())
 
     def __add__(self, other: Classes) -> "ClassSet":
         assert isinstance(other, ClassSet)

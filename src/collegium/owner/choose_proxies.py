@@ -69,7 +69,6 @@ def choose_proxies(
     settings, own_seed = charter.terms.selection, _own_seed(charter, recipe)
     selection = select_proxies(pool.embeddings, pool.hashes, embeddings, settings, own_seed, processes, shards)
     facts = {"method": settings.method, "size": settings.size, "shortfall": selection.shortfall}
-    store.make_folder()
     shutil.rmtree(path, ignore_errors=True)  # what lies there under our name is damaged
     with writing(path, KIND, {"question": question, "pool": pool.artifact.sha256}, facts) as folder:
         picks = {"rows": selection.indices, "gains": selection.gains, "log_det": np.array([selection.log_det])}
@@ -112,7 +111,6 @@ def choose_shard(
     kept = shard_path(shards, shard, settings.shards)
     if not _is_kept(kept):
         embeddings = _embed_apart(pool, seed, recipe, private, allow_overlap)
-        store.make_folder()
         own_seed = _own_seed(charter, recipe)
         select_one_shard(pool.embeddings, pool.hashes, embeddings, settings, own_seed, shard, shards)
     return kept
@@ -140,7 +138,8 @@ def _question(charter: Charter, recipe: OwnerRecipe, private: Examples, allow_ov
 def _places(store: ReleaseStore, question: str) -> tuple[Path, Path]:
     """Where the selection is kept, and where its shards are until they are merged."""
     name = f"selection-{question[:16]}"
-    return store.folder / name, store.folder / f"{name}-shards"
+    work = store.work_folder()
+    return work / name, work / f"{name}-shards"
 
 
 def _own_seed(charter: Charter, recipe: OwnerRecipe) -> int:

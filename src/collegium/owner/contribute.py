@@ -1,11 +1,10 @@
 """An owner's one command: select proxies, train the expert, pack the contribution.
 
 Needs the charter, the pool, the seed model and the private data; no network. What leaves is `contribution.py`'s
-artifact and nothing else; everything between (selection, checkpoints, the memory of releases) stays in the owner's
-store.
+artifact and nothing else; everything between (selection, checkpoints, the trained expert, the memory of releases) stays
+in the owner's store.
 """
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,12 @@ from jaxtyping import Float64
 from collegium.core.artifacts import MANIFEST, Artifact, canonical_json, read_artifact, sha256_of
 from collegium.core.errors import ArtifactError
 from collegium.core.progress import say
-from collegium.core.random_streams import stream_seed
 from collegium.core.recipe import OwnerRecipe
 from collegium.data.examples import Examples
 from collegium.data.items import as_json, normalised
 from collegium.models.encoder import check_modality, embed_texts
 from collegium.models.exercises import Exercises
+from collegium.models.expert_tensors import dense_model, full_expert
 from collegium.models.ffn_inputs import norm_bound
 from collegium.models.seed_model import SeedModel
 from collegium.models.tasks import Classes
@@ -40,9 +39,9 @@ from collegium.owner.contribution import (
 )
 from collegium.owner.exercises import private_exercises, proxy_exercises
 from collegium.owner.head import head_classes, starting_rows
+from collegium.owner.kept_expert import kept_expert
 from collegium.owner.private_data import load_private
 from collegium.owner.routing_vectors import routing_vectors
-from collegium.owner.training import train_expert
 from collegium.owner.validate import expected_expert, expected_head
 from collegium.privacy.ledger import Release, contribution_ledger, ledger_json, routing_release
 from collegium.privacy.release_store import ReleaseStore
@@ -92,7 +91,6 @@ def contribute(
         return finished
 
     terms, layers = charter.terms, charter.routed_layers(seed.num_layers)
-    own_seed = stream_seed(terms.random_seed, "owner", recipe.name)
     chosen = choose_proxies(charter, recipe, pool, seed, private, store, allow_overlap, processes)
     if chosen.shortfall:
         say(f"{recipe.name}: {chosen.shortfall}")
@@ -114,13 +112,13 @@ def contribute(
     else:
         classes = charter.classes(seed, hidden={recipe.name: labels})
     exercises = _training_set(charter, recipe.name, seed, private, pool, used, classes)
-    checkpoints = store.folder / f"checkpoints-{identity[:16]}"
-    trained_layers = charter.trained_layers(seed.num_layers)
     head_rows = len(labels) if with_head else 0
-    expert = train_expert(seed, exercises, terms.training, trained_layers, own_seed, checkpoints, head_rows)
+    trained_on = [] if terms.training.alignment == "private" else [hashes[row] for row in used]
+    expert = kept_expert(charter, recipe.name, seed, private, trained_on, exercises, store, head_rows)
     if terms.router.vectors == "tuned":
         mixed = [*private.texts, *proxies]
-        routing = dict(zip(layers, routing_vectors(expert.encoder, seed.architecture, mixed, layers), strict=True))
+        tuned = dense_model(seed, full_expert(seed, expert.tensors, terms.training))
+        routing = dict(zip(layers, routing_vectors(tuned, seed.architecture, mixed, layers), strict=True))
         _remember(store, charter, routing, private)
 
     ledger = _ledger(charter, recipe.name, seed, len(used), allow_overlap)
@@ -135,7 +133,6 @@ def contribute(
         expert.head,
     )
     store.remember(f"contribution-{identity[:16]}", artifact.sha256)
-    shutil.rmtree(checkpoints, ignore_errors=True)
     return artifact
 
 

@@ -20,9 +20,14 @@ RELEASES = "releases.json"
 
 @dataclass(frozen=True)
 class ReleaseStore:
-    """A folder of the owner's; readable by its owner alone."""
+    """A folder of the owner's; readable by its owner alone.
+
+    Attributes:
+        work: where the owner's unreleased work stays to be used again, which several memories may share; None = there.
+    """
 
     folder: Path
+    work: Path | None = None
 
     def check_and_record(self, project: str, routing_digest: str, records: Sequence[str], mechanism: str) -> None:
         """Refuse a release that tells too much, otherwise remember it, before a byte of it is written.
@@ -69,11 +74,9 @@ class ReleaseStore:
         path = self.folder / f"{name}.txt"
         return path.read_text() if path.is_file() else None
 
-    def make_folder(self) -> Path:
-        """The folder, for work that stays with the owner too."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.folder.chmod(0o700)
-        return self.folder
+    def work_folder(self) -> Path:
+        """The folder of the owner's unreleased work, made where it is missing."""
+        return _private(self.work or self.folder)
 
     def _read(self) -> list[dict]:
         path = self.folder / RELEASES
@@ -96,6 +99,12 @@ class ReleaseStore:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """One writer at a time, so that two commands at once cannot both pass the check."""
-        with (self.make_folder() / "lock").open("w") as lock:
+        with (_private(self.folder) / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def _private(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    return folder

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from collegium.models.expert_tensors import add_low_rank
 from collegium.unify.checkpoint import FLOATS, Checkpoint, Source, StoredTensor, read_header, read_json, shortened
 
 CONFIG, FACTORS = "adapter_config.json", "adapter_model.safetensors"
@@ -60,16 +61,6 @@ class LowRank:
         if self.lengths is not None:
             merged = merged * (self.lengths[rows] / torch.linalg.norm(merged, dim=1)).unsqueeze(1)
         return merged.reshape(-1)[first - start : first - start + count]
-
-
-def add_low_rank(
-    weight: Float[Tensor, "outputs inputs"],
-    lora_a: Float[Tensor, "rank inputs"],
-    lora_b: Float[Tensor, "outputs rank"],
-    scale: float,
-) -> Float[Tensor, "outputs inputs"]:
-    """W + scale · B A."""
-    return weight + scale * lora_b @ lora_a
 
 
 def is_adapter(folder: Path) -> bool:

@@ -6,9 +6,9 @@ import numpy as np
 from sklearn.metrics import cohen_kappa_score
 
 from collegium.core.progress import say
+from collegium.models.expert_tensors import dense_model
 from collegium.owner.exercises import proxy_exercises
 from collegium.selection.pool import is_held_out
-from collegium.unify.merge import dense_model
 from collegium.unify.proxies import ProxySet, proxy_accuracy
 from collegium.unify.routed_model import Ingredients, routed_model
 

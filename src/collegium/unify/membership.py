@@ -23,6 +23,7 @@ from torch import Tensor
 from collegium.core.artifacts import MANIFEST, Artifact
 from collegium.core.errors import ArtifactError, InputError, InvalidContribution
 from collegium.core.progress import say
+from collegium.models.expert_tensors import materialised, rank_of
 from collegium.models.seed_model import SeedModel
 from collegium.models.tasks import Classes, prompted_names
 from collegium.moe.architectures import layers_path
@@ -31,7 +32,7 @@ from collegium.owner.validate import read_contribution
 from collegium.selection.pool import Pool
 from collegium.unify.changed_folder import write_changed
 from collegium.unify.judge import flag_experts
-from collegium.unify.merge import DTYPES, materialised, rank_of, stored_name
+from collegium.unify.merge import DTYPES, stored_name
 from collegium.unify.routed_model import Ingredients, gather
 from collegium.unify.router_init import initial_router
 from collegium.unify.unified_folder import CARD, FACTS, LEDGER, UnifiedModel, read_unified

@@ -1,19 +1,16 @@
-"""Puts experts into models: one expert into the seed (a dense model), or all of them into a MoE."""
+"""Puts all experts into one model, a MoE."""
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from collegium.core.recipe import TrainingSettings
 from collegium.core.router_settings import RouterSettings
-from collegium.models.encoder import Encoder
+from collegium.models.expert_tensors import ffn_tensors, rank_of
 from collegium.models.seed_model import SeedModel
 from collegium.moe.architectures import ffn_parameter_names, layers_path
 from collegium.moe.modeling import UNIFIED_MODELS, unified_config
-from collegium.unify.adapter import add_low_rank
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -75,56 +72,7 @@ def moe_config(
     )
 
 
-def dense_model(seed: SeedModel, tensors: Mapping[str, Tensor]) -> Encoder:
-    """The seed with one set of FFNs: a single expert, or a soup."""
-    tensors = materialised(seed, tensors)
-    model = copy.deepcopy(seed.model)
-    state = model.state_dict()
-    for layer in sorted({int(neutral.split(".")[1]) for neutral in tensors}):
-        for neutral, own in ffn_parameter_names(seed.architecture, model, layer).items():
-            state[own].copy_(tensors[neutral])
-    return Encoder(model=model, tokenizer=seed.tokenizer, pooling=seed.pooling, max_length=seed.max_length)
-
-
-def full_expert(seed: SeedModel, tensors: Mapping[str, Tensor], training: TrainingSettings) -> dict[str, Tensor]:
-    """Full FFN tensors of a contributed expert; LoRA factors are merged, W + (lora_alpha / rank) · B A."""
-    return materialised(seed, scaled_expert(tensors, training))
-
-
-def scaled_expert(tensors: Mapping[str, Tensor], training: TrainingSettings) -> dict[str, Tensor]:
-    """A contributed expert; with LoRA its scale goes into B, so that only the factors are needed from here on."""
-    scale = training.lora_alpha / training.rank
-    return {name: scale * tensor if name.endswith(".lora_B") else tensor for name, tensor in tensors.items()}
-
-
-def materialised(seed: SeedModel, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Full FFN tensors of an expert; where it has factors, W + B A."""
-    if rank_of(tensors) is None:
-        return dict(tensors)
-    full = ffn_tensors(seed, sorted({int(name.split(".")[1]) for name in tensors}))
-    for name in full:
-        matrix = name.removesuffix(".weight")
-        if name.endswith(".weight"):
-            full[name] = add_low_rank(full[name], tensors[f"{matrix}.lora_A"], tensors[f"{matrix}.lora_B"], 1.0)
-    return full
-
-
-def rank_of(tensors: Mapping[str, Tensor]) -> int | None:
-    """Rank of an expert's factors; None where it has full matrices."""
-    return next((tensor.shape[0] for name, tensor in tensors.items() if name.endswith(".lora_A")), None)
-
-
 def stored_name(neutral: str) -> tuple[str, str]:
     """Layer, and name within an expert of a unified model: `layers.1.up_proj.lora_A` → `1`, `up_proj_A`."""
     _, layer, name = neutral.split(".", 2)
     return layer, name.replace(".lora_", "_")
-
-
-def ffn_tensors(seed: SeedModel, layers: Sequence[int]) -> dict[str, Tensor]:
-    """The seed's own FFN tensors under neutral names."""
-    state = seed.model.state_dict()
-    return {
-        neutral: state[own].clone()
-        for layer in layers
-        for neutral, own in ffn_parameter_names(seed.architecture, seed.model, layer).items()
-    }

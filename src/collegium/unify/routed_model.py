@@ -10,6 +10,7 @@ from torch import Tensor
 
 from collegium.core.router_settings import RouterSettings
 from collegium.data.items import Item
+from collegium.models.expert_tensors import scaled_expert
 from collegium.models.ffn_inputs import ffn_input_means
 from collegium.models.seed_model import SeedModel
 from collegium.models.tasks import Classes
@@ -17,7 +18,7 @@ from collegium.owner.charter import Charter
 from collegium.owner.head import head_classes
 from collegium.owner.validate import Contribution
 from collegium.selection.pool import Pool, is_held_out
-from collegium.unify.merge import scaled_expert, unified_model
+from collegium.unify.merge import unified_model
 from collegium.unify.proxies import ProxySet, proxy_sets
 from collegium.unify.router_bias import non_positive_biases
 from collegium.unify.router_init import PoolStatistics, fit_temperature, initial_router, pool_statistics, set_router

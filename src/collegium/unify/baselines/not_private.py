@@ -18,11 +18,11 @@ from torch import Tensor
 from collegium.core.random_streams import stream_seed
 from collegium.data.examples import Examples
 from collegium.models.exercises import Exercises
+from collegium.models.expert_tensors import scaled_expert
 from collegium.models.tasks import Classes, ClassSet
 from collegium.owner.exercises import private_exercises
 from collegium.owner.training import train_expert
 from collegium.unify.joint_tuning import jointly_tuned
-from collegium.unify.merge import scaled_expert
 from collegium.unify.proxies import ProxySet
 from collegium.unify.routed_model import Ingredients, routed_model
 

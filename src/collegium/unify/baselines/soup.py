@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from collegium.core.random_streams import stream
-from collegium.unify.merge import dense_model, ffn_tensors, materialised
+from collegium.models.expert_tensors import dense_model, ffn_tensors, materialised
 from collegium.unify.proxies import proxy_accuracy
 from collegium.unify.routed_model import Ingredients
 
