@@ -10,7 +10,7 @@ import click
 import typer
 from rich.console import Console
 
-from collegium.cli import coordinator, explain, export, look, merge, owner, owners, push, select, simulation
+from collegium.cli import bench, coordinator, explain, export, look, merge, owner, owners, push, select, simulation
 from collegium.core.errors import CollegiumError
 from collegium.reports.wording import clean
 
@@ -37,6 +37,7 @@ app.add_typer(owners.app, name="owners")
 app.command("export")(export.export)
 app.command("push")(push.push)
 app.command("report")(simulation.report)
+app.command("bench")(bench.bench)
 
 
 def main() -> None:

@@ -226,7 +226,7 @@ class JointTuningSettings(Settings):
     balance_loss_weight: float = Field(default=0.0, ge=0, description="weight of the Switch load-balancing loss")
 
 
-Baseline = Literal["searched-soup", "task-arithmetic", "btm", "btm-posterior", "btm-top", "btx", "pooled"]
+Baseline = Literal["searched-soup", "task-arithmetic", "btm", "btm-posterior", "btm-top", "fedavg", "btx", "pooled"]
 
 
 class EvaluationSettings(Settings):
@@ -236,7 +236,8 @@ class EvaluationSettings(Settings):
         default=[],
         description="more methods on the same experts: searched-soup and task-arithmetic = averages whose weights are "
         "chosen on proxies; btm = the experts' answers mixed, uniformly, by the domain's posterior, or by its two "
-        "largest; btx and pooled = trained on all private data, as references that are not private",
+        "largest; fedavg = one model averaged in rounds; btx and pooled = trained on all private data, as references that "
+        "are not private",
     )
 
 

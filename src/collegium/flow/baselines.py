@@ -13,6 +13,7 @@ from collegium.models.choices import choice_log_likelihoods
 from collegium.models.encoder import Encoder
 from collegium.models.expert_tensors import dense_model
 from collegium.unify.baselines.btm import domain_posterior, mixed, most_likely
+from collegium.unify.baselines.fedavg import fedavg
 from collegium.unify.baselines.not_private import btx, pooled
 from collegium.unify.baselines.soup import searched_soup, task_arithmetic
 from collegium.unify.routed_model import Ingredients
@@ -42,8 +43,8 @@ def baseline_answers(
     if name == "btx":
         model = Encoder(btx(ingredients, private), seed.tokenizer, seed.pooling, seed.max_length)
         return evaluate(model, domains, classes, batch_size)
-    if name == "pooled":
-        tensors, own_classes = pooled(ingredients, private)
+    if name in ("fedavg", "pooled"):
+        tensors, own_classes = (fedavg if name == "fedavg" else pooled)(ingredients, private)
         return evaluate(dense_model(seed, tensors), domains, own_classes, batch_size)
     return _ensemble(name, ingredients, domains, batch_size)
 

@@ -1,0 +1,1 @@
+"""Benchmark suites: recipes × variants × seeds, and their tables."""

@@ -1,0 +1,125 @@
+"""The rows of a suite's table, out of its finished cells."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from collegium.benchmarks.cells import Cell, finished_summaries
+from collegium.benchmarks.statistics import Answers, Difference, mean_std, paired_difference
+from collegium.benchmarks.suite import Suite
+from collegium.flow.compare import ANSWERS
+from collegium.flow.kept_answers import read_answers
+
+OURS = "unified"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method over all its seeds, in percent.
+
+    Attributes:
+        method: `variant` for its unified model, `variant/method` for the others that were run beside it.
+        union: domain, and `mean` → (mean, std over seeds); all labels of all domains compete.
+        told: the same where only a domain's own labels compete.
+        routed: share of examples that went to their own domain's expert; None for models without a router.
+        difference: of the mean of `union` to the reference's, in points; None where they answered nothing in common.
+    """
+
+    method: str
+    note: str
+    seeds: list[int]
+    union: dict[str, tuple[float, float | None]]
+    told: dict[str, tuple[float, float | None]]
+    routed: tuple[float, float | None] | None
+    difference: Difference | None
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a suite has found so far.
+
+    Attributes:
+        failures: name of a cell → reason.
+        missing: names of cells that were not run.
+        cells: a record for each cell and method, as JSON.
+    """
+
+    suite: Suite
+    rows: list[Row]
+    failures: dict[str, str]
+    missing: list[str] = field(default_factory=list)
+    cells: list[dict] = field(default_factory=list)
+
+
+def gather_results(suite: Suite, cells: Sequence[Cell], failures: Mapping[str, str]) -> Results:
+    """Read every finished cell and compare each method with the suite's reference, on the same examples."""
+    summaries = finished_summaries(list(cells))
+    by_method: dict[str, dict[int, dict]] = {}  # method → seed → accuracy
+    answers: dict[str, dict[int, Answers]] = {}
+    routed: dict[str, list[float]] = {}
+    records = []
+    for cell in cells:
+        summary = summaries.get((cell.variant, cell.random_seed))
+        if summary is None:
+            continue
+        found = read_answers(cell.folder / "evaluation" / ANSWERS)
+        for method in found if suite.variants[cell.variant].others else [OURS]:
+            name = cell.variant if method == OURS else f"{cell.variant}/{method}"
+            by_method.setdefault(name, {})[cell.random_seed] = summary["accuracy"][method]
+            answers.setdefault(name, {})[cell.random_seed] = {d: one.union for d, one in found[method].items()}
+            if method == OURS and summary["routing"]["sequence"] is not None:
+                routed.setdefault(name, []).append(summary["routing"]["sequence"])
+            records.append(_record(suite, cell, name, method, summary))
+    reference = answers.get(suite.reference, {})
+    rows = [
+        Row(
+            method=name,
+            note=suite.variants[name].note if name in suite.variants else "",
+            seeds=sorted(by_seed),
+            union=_over_seeds(by_seed, "union"),
+            told=_over_seeds(by_seed, "told"),
+            routed=_percent(routed[name]) if name in routed else None,
+            difference=None if name == suite.reference else _difference(answers[name], reference),
+        )
+        for name, by_seed in by_method.items()
+    ]
+    missing = [
+        cell.name for cell in cells if (cell.variant, cell.random_seed) not in summaries and cell.name not in failures
+    ]
+    return Results(suite, rows, dict(failures), missing, records)
+
+
+def _difference(ours: Mapping[int, Answers], reference: Mapping[int, Answers]) -> Difference | None:
+    if any(ours[seed].keys() != reference[seed].keys() for seed in ours.keys() & reference.keys()):
+        return None  # other domains: an average over them compares with nothing
+    return paired_difference(ours, reference)
+
+
+def _over_seeds(by_seed: Mapping[int, dict], setting: str) -> dict[str, tuple[float, float | None]]:
+    domains = next(iter(by_seed.values()))[setting]
+    return {name: _percent([by_seed[seed][setting][name] for seed in sorted(by_seed)]) for name in domains}
+
+
+def _percent(fractions: Sequence[float]) -> tuple[float, float | None]:
+    return mean_std([100 * value for value in fractions])
+
+
+def _record(suite: Suite, cell: Cell, name: str, method: str, summary: dict) -> dict:
+    stages = summary["stages"].values()
+    metrics = {
+        f"{setting}.{domain}": value
+        for setting, by_domain in summary["accuracy"][method].items()
+        for domain, value in by_domain.items()
+    }
+    if method == OURS:
+        metrics["routing.sequence"] = summary["routing"]["sequence"]
+    return {
+        "benchmark": suite.name,
+        "method": name,
+        "case": {"variant": cell.variant, "set": {**suite.settings, **suite.variants[cell.variant].settings}},
+        "random_seed": cell.random_seed,
+        "threads": summary["created_with"]["threads"],
+        "seconds": [sum(stage["seconds"] for stage in stages)],
+        "peak_bytes": max(stage["peak_bytes"] for stage in stages),
+        "metrics": metrics,
+        "versions": summary["created_with"],
+    }

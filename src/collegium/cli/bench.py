@@ -1,0 +1,45 @@
+"""`bench`: a suite of benchmarks, and its table."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markdown import Markdown
+
+from collegium.cli.options import Out, Overrides, Quiet, Threads
+
+
+def bench(
+    suite: Annotated[str, typer.Argument(help="a suite of recipes/suites, or the path of one (YAML)")],
+    out: Out = None,
+    seeds: Annotated[list[int] | None, typer.Option("--seed", help="only this seed; may be given again")] = None,
+    overrides: Overrides = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="seeds side by side, a process each")] = 1,
+    threads: Threads = None,
+    table: Annotated[bool, typer.Option("--table", help="run nothing: the table of what is finished")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run recipes × variants × seeds; a killed suite goes on where it stopped. Exit code 1 if a cell failed."""
+    from collegium.benchmarks.bench import bench as run_bench
+    from collegium.benchmarks.suite import load_suite
+    from collegium.benchmarks.tables import markdown
+    from collegium.core.errors import InputError
+
+    found, path = load_suite(suite)
+    if seeds:
+        strange = [seed for seed in seeds if seed not in found.seeds]
+        if strange:
+            raise InputError("--seed is no seed of the suite.", got=strange[0], expected=found.seeds)
+        found = found.among_seeds(seeds)
+    folder = out or Path("runs") / "bench" / found.name
+    results = run_bench(found, path, folder, overrides, jobs, threads, run=not table)
+    console = Console()
+    if console.is_terminal:
+        console.print(Markdown(markdown(results)))
+    else:
+        console.print(markdown(results), markup=False, highlight=False, soft_wrap=True)
+    for file in ("table.md", "table.tex", "table.csv", "rows.jsonl"):
+        console.print(str(folder / file), markup=False, highlight=False, soft_wrap=True)
+    if results.failures:
+        raise typer.Exit(1)
