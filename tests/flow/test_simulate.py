@@ -50,7 +50,9 @@ def test_the_summary_holds_what_it_promises(run: Path) -> None:
                 found["accuracy"][method]["told"][name] >= found["accuracy"][method]["union"][name] for name in DOMAINS
             )
     assert 0 <= found["routing"]["sequence"] <= 1
-    assert set(found["stages"]) == {"pool", "charter", "contribute:farm", "contribute:port", "unify", "evaluate"}
+    stages = ["pool", "charter", "contribute:farm", "contribute:port", "unify", "evaluate", "map"]
+    assert list(found["stages"]) == stages
+    assert set(found["coverage"]["owners"]) == set(DOMAINS)
     assert all(figures["seconds"] > 0 and figures["peak_bytes"] > 0 for figures in found["stages"].values())
     assert all(size > 0 for size in found["released_bytes"].values())
     assert set(found["hashes"]) == {
@@ -87,6 +89,7 @@ def test_a_finished_stage_is_not_run_again(
     monkeypatch.setattr("collegium.unify.unify.jointly_tuned", never)
     monkeypatch.setattr("collegium.selection.pool._embed", never)
     monkeypatch.setattr("collegium.flow.compare.dense_model", never)
+    monkeypatch.setattr("collegium.flow.pool_map.project", never)
     before = summary(run)
     simulate(make_recipe(), run)
     assert summary(run) == before

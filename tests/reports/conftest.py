@@ -78,6 +78,19 @@ def summary() -> dict[str, Any]:
         },
         "examples": dict.fromkeys(OWNERS, 300),
         "routing": {"sequence": 0.978, "experts": list(OWNERS), "by_layer": {"1": shares}},
+        "coverage": {
+            "compared": 2000,
+            "spread": 0.063,
+            "owners": {
+                name: {"proxies": 500, "shared": 1 + i, "spread": 0.041 + i / 10, "nearest": 0.312}
+                for i, name in enumerate(OWNERS)
+            },
+        },
+        "pool_map": {
+            "pool": [[i / 20 - 1, (i * 7 % 20) / 20 - 0.5] for i in range(40)],
+            "owners": {name: [[0.1 * i, 0.2], [0.3, -0.1 * i]] for i, name in enumerate(OWNERS)},
+            "shared": [[0.5, 0.5]],
+        },
         "stages": {name: {"seconds": s, "peak_bytes": b} for name, (s, b) in stages.items()},
         "released_bytes": {"newsroom": 29876543, "cinema": 29874311, "distribution": 29879120},
         "ledger": {name: _entries() for name in OWNERS},

@@ -9,16 +9,16 @@ import pytest
 from collegium.core.errors import RunError
 from collegium.reports.page import render_report, write_report
 
-SECTIONS = ["accuracy", "figure", "routing", "owners", "released", "unification", "stages", "repeat"]
+SECTIONS = ["accuracy", "figure", "routing", "owners", "pool", "released", "unification", "stages", "repeat"]
 HOSTILE = "<script>alert(1)</script>[red]\x1b[31m\u202e\"' onload=x {{ 7*7 }}"
 SHOWN = [
-    "85.4 %", "92.3–97.2", "97.8 %", "29.9 MB", "2B/m = 0.034", "∞", "148 proxies", "was not kept",
+    "85.4\u00a0%", "92.3–97.2", "97.8 %", "29.9 MB", "2B/m = 0.034", "∞", "148 proxies", "was not kept",
     "1 min 15 s", "a news article about {label}", "19,876 items", "c0ffee42", "method: dpp",
     "OMP_NUM_THREADS=2 collegium run recipe.yaml", "kept out of the charter",
-    "less than the seed model (55 %)",
+    "less than the seed model (55 %)", "public pool 40", "chosen by several owners 1", "0.31", "over 2,000 items",
 ]  # fmt: skip
 OPTIONAL = [
-    "random_seed", "task", "created_with", "owners", "pool", "examples", "routing", "stages",
+    "random_seed", "task", "created_with", "owners", "pool", "examples", "routing", "stages", "coverage", "pool_map",
     "released_bytes", "ledger", "unification", "settings", "hashes",
 ]  # fmt: skip
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -103,6 +103,26 @@ def test_the_smallest_summary_shows_only_what_it_has():
     assert [name for name in checker.ids if name in SECTIONS] == ["accuracy", "repeat"]
 
 
+def test_intervals_of_the_summary_take_the_place_of_wilsons(summary):
+    intervals = {"newsroom": [0.931, 0.969], "cinema": None, "mean": [0.831, 0.877]}
+    page = render_report({**summary, "intervals": {"unified": {"union": intervals}}})
+    shown = "".join(_Checker(page).text)
+    assert "95.393.1–96.9" in shown
+    assert "85.483.1–87.7" in shown
+    assert shown.count("95 % bootstrap intervals") == 2
+    assert "Wilson" not in shown
+    assert page.count('class="interval"') == 2
+
+
+def test_the_map_that_lies_beside_the_summary_is_shown(summary, tmp_path):
+    points = summary.pop("pool_map")
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert "pool-map" not in _Checker(write_report(tmp_path).read_text()).ids
+    (tmp_path / "map").mkdir()
+    (tmp_path / "map" / "map.json").write_text(json.dumps(points))
+    assert "pool-map" in _Checker(write_report(tmp_path).read_text()).ids
+
+
 def test_the_same_summary_gives_the_same_bytes(summary, tmp_path):
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     first = write_report(tmp_path)
@@ -165,6 +185,8 @@ def _replace_texts(value):
     routing = value["routing"]
     routing["experts"] = [name(expert) for expert in routing["experts"]]
     routing["by_layer"] = {HOSTILE: {name(d): row for d, row in routing["by_layer"]["1"].items()}}
+    for part in ("coverage", "pool_map"):
+        value[part]["owners"] = {name(owner): inner for owner, inner in value[part]["owners"].items()}
     value["unification"] |= {"router_init": HOSTILE, "flags": [HOSTILE]}
     value["pool"]["data"] = HOSTILE
     return value

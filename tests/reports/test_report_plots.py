@@ -78,7 +78,30 @@ def test_extreme_accuracies_are_inside_the_axis(accuracies):
         panel = accuracy_panels(parse_summary({**summary, "examples": examples}))[0]
         places = [float(x) for x in re.findall(r'<use [^>]*x="([\d.]+)"', panel.svg)]
         assert len(places) == 2
-        assert all(92 <= x <= 274 for x in places)
+        assert all(106 <= x <= 274 for x in places)
+
+
+def test_a_marker_at_zero_is_clear_of_the_longest_name():
+    summary = {"project": "p", "accuracy": {name: {"union": {"a": 0.0}} for name in ("task-arithmetic", "soup")}}
+    root = ElementTree.fromstring(accuracy_panels(parse_summary(summary))[0].svg)
+    markers = [float(element.attrib["x"]) for element in root.iter("use")]
+    name = next(element for element in root.iter("text") if element.text == "task-arithmetic")
+    width = 12 * 0.52 * len(name.text)  # pixels, in a wide font of 12 pixels
+    assert float(name.attrib["x"]) + width < min(markers) - 5  # half of a marker
+
+
+def test_intervals_of_the_summary_are_drawn():
+    values = {"project": "p", "accuracy": {"unified": {"union": {"a": 0.5}}}, "examples": {"a": 10}}
+
+    def line(intervals):
+        svg = accuracy_panels(parse_summary({**values, "intervals": intervals}))[0].svg
+        path = next(e for e in ElementTree.fromstring(svg).iter("path") if "var(--unified" in e.attrib["style"])
+        left, right = re.findall(r"[ML] ([\d.]+)", path.attrib["d"])
+        return float(right) - float(left)
+
+    whole = 320 - 106 - 46  # pixels of the axis, from 40 % (the low end) to 100 %
+    assert line({"unified": {"union": {"a": [0.4, 0.7]}}}) == pytest.approx(whole / 2, abs=0.1)
+    assert line({}) > whole / 2
 
 
 def test_rows_that_do_not_match_the_experts_are_left_out():

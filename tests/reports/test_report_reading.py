@@ -40,6 +40,8 @@ def test_unknown_keys_are_passed_over():
         (b'{"project": "p", "accuracy": {"seed": {"union": {"a": NaN}}}}', "accuracy.seed.union.a: "),
         (b'{"project": "p", "accuracy": {"seed": {"union": {"\\u001b[2J": 7}}}}', "\\x1b[2J"),
         (b'{"project": "p", "accuracy": {"seed": {}}, "examples": {"a": 0}}', "examples.a: "),
+        (b'{"project": "p", "accuracy": {"seed": {}}, "pool_map": {"pool": [[0, 2]]}}', "pool_map.pool.0.1: "),
+        (b'{"project": "p", "accuracy": {"seed": {}}, "intervals": {"seed": {"told": {"a": [0]}}}}', "intervals.seed."),
         (
             b'{"project": "p", "accuracy": {"seed": {}}, "stages": {"pool": {"seconds": Infinity}}}',
             "pool.seconds: ",

@@ -236,8 +236,8 @@ class EvaluationSettings(Settings):
         default=[],
         description="more methods on the same experts: searched-soup and task-arithmetic = averages whose weights are "
         "chosen on proxies; btm = the experts' answers mixed, uniformly, by the domain's posterior, or by its two "
-        "largest; fedavg = one model averaged in rounds; btx and pooled = trained on all private data, as references that "
-        "are not private",
+        "largest; fedavg = one model averaged in rounds; btx and pooled = trained on all private data, as references "
+        "that are not private",
     )
 
 

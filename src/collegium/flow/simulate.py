@@ -1,6 +1,6 @@
 """The whole flow on one machine: all owners are simulated, with the same functions that each would run alone.
 
-    pool → charter → contribute (each owner) → unify → evaluate → summary, report
+    pool → charter → contribute (each owner) → unify → evaluate → map, summary, report
 
 Every stage is an artifact of the run folder; a stage whose inputs and settings are unchanged is not run again, and a
 killed run goes on where it stopped, with the same result.
@@ -18,6 +18,7 @@ from collegium.core.errors import InputError, RecipeError
 from collegium.core.recipe import OwnerRecipe, Recipe
 from collegium.data.examples import load_splits
 from collegium.flow.compare import compare_methods
+from collegium.flow.pool_map import map_pool
 from collegium.flow.stages import run_stage
 from collegium.flow.summary import write_summary
 from collegium.models.seed_model import SeedModel, load_seed_model
@@ -25,6 +26,7 @@ from collegium.owner.charter import Charter, write_charter
 from collegium.owner.contribute import contribute
 from collegium.privacy.release_store import ReleaseStore
 from collegium.reports.page import write_report
+from collegium.reports.reading import MAP_FOLDER
 from collegium.selection.pool import Pool, build_pool
 from collegium.unify.unify import unify
 
@@ -36,7 +38,7 @@ def simulate(recipe: Recipe, folder: Path, work: Path | None = None) -> Path:
 
     Args:
         work: what other runs of the same seed may use again (pools, selections, trained experts, answers), one run at
-            a time; None = `work` in the folder itself.
+            a time, and no map of the pool is drawn; None = `work` in the folder itself.
 
     Raises:
         CollegiumError: see the stages.
@@ -69,6 +71,8 @@ def simulate(recipe: Recipe, folder: Path, work: Path | None = None) -> Path:
             evaluation,
             lambda: compare_methods(evaluation, recipe, charter, pool, seed, paths, model, shared / "answers"),
         )
+        if work is None:
+            stage("map", folder / MAP_FOLDER, lambda: map_pool(folder / MAP_FOLDER, pool, contributions))
         summary = write_summary(folder, recipe, pool)
         write_report(folder)
     return summary

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from collegium.core.artifacts import MANIFEST, canonical_json, write_file
+from collegium.core.artifacts import MANIFEST, write_file
 from collegium.core.progress import say
 
 Result = TypeVar("Result")
@@ -31,7 +31,7 @@ def run_stage(folder: Path, name: str, artifact: Path, work: Callable[[], Result
     figures = stage_figures(folder)
     if name not in figures or _identity(artifact) != before:
         figures[name] = {"seconds": round(seconds, 3), "peak_bytes": _peak_bytes()}
-        write_file(folder / FIGURES, canonical_json(figures))
+        write_file(folder / FIGURES, json.dumps(figures).encode())  # in the order of the stages
     return result
 
 

@@ -13,6 +13,7 @@ from collegium.data.sources import short_name
 from collegium.flow.compare import RESULTS
 from collegium.flow.stages import stage_figures
 from collegium.owner.charter import read_charter
+from collegium.reports.reading import MAP, MAP_FOLDER
 from collegium.selection.pool import Pool
 from collegium.unify.unified_folder import FACTS
 from collegium.unify.unified_folder import LEDGER as LEDGERS
@@ -46,6 +47,7 @@ def write_summary(folder: Path, recipe: Recipe, pool: Pool) -> Path:
             for name in charter.owners
         },
         "pool": {key: pool.artifact.settings[key] for key in ("data", "items", "duplicates_removed")},
+        "coverage": json.loads((folder / MAP_FOLDER / MAP).read_bytes())["coverage"],
         **results,
         "stages": stage_figures(folder),
         "released_bytes": {

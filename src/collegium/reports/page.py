@@ -20,6 +20,7 @@ from markupsafe import Markup, escape
 from collegium.core.artifacts import write_file
 from collegium.core.errors import ArtifactError, RunError
 from collegium.reports.plots import accuracy_panels, routing_panels
+from collegium.reports.pool_figure import pool_figure
 from collegium.reports.reading import (
     Fallback,
     JointTuning,
@@ -33,15 +34,16 @@ from collegium.reports.wording import (
     NOTHING,
     best_methods,
     clean,
+    cosine,
     epsilon,
     headline,
     human_bytes,
     human_seconds,
+    interval,
     lowest_methods,
     method_name,
     percent,
     perplexity,
-    wilson,
 )
 
 PAGE = "report.html"
@@ -87,6 +89,7 @@ def render_report(summary: RunSummary | Mapping[str, Any]) -> str:
         "bytes": human_bytes,
         "seconds": human_seconds,
         "epsilon": epsilon,
+        "cosine": cosine,
         "method": method_name,
     }
     template = environment.from_string((files("collegium.reports") / TEMPLATE).read_text(encoding="utf-8"))
@@ -103,6 +106,7 @@ def render_report(summary: RunSummary | Mapping[str, Any]) -> str:
         ],
         accuracy_panels=[(panel.title, Markup(panel.svg)) for panel in accuracy_panels(summary)],
         routing_panels=[(panel.title, Markup(panel.svg)) for panel in routing_panels(summary)],
+        pool_figure=None if summary.pool_map is None else pool_figure(summary.pool_map),
         owners=[_owner_row(summary, name, owner) for name, owner in summary.owners.items()],
         releases=[
             {
@@ -112,6 +116,7 @@ def render_report(summary: RunSummary | Mapping[str, Any]) -> str:
             }
             for name in dict.fromkeys([*summary.ledger, *summary.released_bytes])
         ],
+        nothing=NOTHING,
         notes=_notes(summary),
         flags=summary.unification.flags if summary.unification else [],
         total_seconds=seconds,
@@ -150,9 +155,8 @@ def _accuracy_rows(summary: RunSummary, labels: str) -> dict[str, Any]:
         cells = []
         for domain in columns:
             value = summary.mean(method, labels) if domain == "mean" else by_domain.get(domain)
-            examples = None if domain == "mean" else summary.examples.get(domain)
-            interval = wilson(value, examples) if value is not None and examples else None
-            between = f"{percent(interval.low)}–{percent(interval.high)}" if interval else ""
+            found = interval(summary, method, labels, domain)
+            between = f"{percent(found.low)}–{percent(found.high)}" if found else ""
             cells.append({"value": percent(value), "interval": between, "best": method in best[domain]})
         rows.append({"method": method, "cells": cells})
     return {"labels": labels, "domains": summary.domains, "rows": rows}

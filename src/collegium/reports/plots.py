@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 
 from collegium.reports.inline_svg import HEAT, INK, ON_HEAT, RC, SINGLE, SOUP, UNIFIED, inline_svg
 from collegium.reports.reading import RunSummary
-from collegium.reports.wording import method_name, percent, shorten, wilson
+from collegium.reports.wording import interval, method_name, percent, shorten
 
 EXPERTS = "single experts"
 _STYLES = {  # method: marker, colour, filled
@@ -42,7 +42,7 @@ class Panel:
 def accuracy_panels(summary: RunSummary, labels: str = "union") -> list[Panel]:
     """One dot plot for each domain on one common axis; a lane is a method, the single experts share one.
 
-    Intervals need the number of test examples of the domain; without it only the dots are drawn.
+    Without intervals, and without the number of test examples of the domain, only the dots are drawn.
     """
     methods = list(summary.accuracy)
     lows = [low for domain in summary.domains for low, _, _ in _points(summary, labels, domain, methods)]
@@ -83,14 +83,14 @@ def _points(summary: RunSummary, labels: str, domain: str, methods: list[str]) -
     for method in methods:
         value = summary.by_domain(method, labels).get(domain)
         if value is not None:
-            examples = summary.examples.get(domain)
-            interval = wilson(value, examples) if examples else None
-            points.append((interval.low, value, interval.high) if interval else (value, value, value))
+            found = interval(summary, method, labels, domain)
+            points.append((found.low, value, found.high) if found else (value, value, value))
     return points
 
 
 def _accuracy_panel(summary: RunSummary, labels: str, domain: str, start: float, prefix: str) -> str:
-    width, left, right, top, bottom, lane_height = 320, 92, 46, 6, 26, 22
+    # The longest name (task-arithmetic) takes 96 pixels; a marker at the start of the axis reaches 5 to its left.
+    width, left, right, top, bottom, lane_height = 320, 106, 46, 6, 26, 22
     lanes = _lanes(summary, labels)
     height = top + bottom + lane_height * len(lanes)
     told = []
@@ -107,7 +107,7 @@ def _accuracy_panel(summary: RunSummary, labels: str, domain: str, start: float,
             points = _points(summary, labels, domain, methods)
             beside: dict[str, Any] = {"textcoords": "offset points", "va": "center_baseline"}
             beside["fontweight"] = "bold" if name == "unified" else "normal"
-            shown = shorten(method_name(name), 14)
+            shown = shorten(method_name(name), 15)
             axes.annotate(shown, (start, lane), (2 - left, 0), ha="left", **beside)
             _draw_points(axes, lane, points, _STYLES.get(name, _OTHER_STYLE))
             if points:

@@ -16,12 +16,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from collegium.core.errors import ArtifactError
 
 SUMMARY = "summary.json"
+MAP_FOLDER, MAP = "map", "map.json"  # beside the summary: points would make it long
 LARGEST_SUMMARY = 64 << 20  # bytes
 _DO = "run `collegium run RECIPE` again with the same recipe; finished stages are not repeated"
 
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
+Cosine = Annotated[float, Field(ge=-1.001, le=1.001, allow_inf_nan=False)]
+Coordinate = Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)]
+Points = list[tuple[Coordinate, Coordinate]]
 ByDomain = dict[str, Fraction | None]  # accuracy by domain, and `mean`
 
 
@@ -55,6 +59,31 @@ class RoutingShares(_Part):
     sequence: Fraction | None = None
     experts: list[str] = []
     by_layer: dict[str, dict[str, list[Fraction]]] = {}
+
+
+class OwnerCoverage(_Part):
+    """`spread`: mean cosine of two proxies; `nearest`: mean cosine of a pool item to the nearest proxy."""
+
+    proxies: Count
+    shared: Count | None = None
+    spread: Cosine | None = None
+    nearest: Cosine | None = None
+
+
+class Coverage(_Part):
+    """How the proxies lie in the pool; `compared` of its items stand for it, `spread` is that of these."""
+
+    compared: Count | None = None
+    spread: Cosine | None = None
+    owners: dict[str, OwnerCoverage] = {}
+
+
+class PoolMap(_Part):
+    """Points in two dimensions: a sample of the pool, proxies of one owner alone, proxies of several."""
+
+    pool: Points = []
+    owners: dict[str, Points] = {}
+    shared: Points = []
 
 
 class Stage(_Part):
@@ -100,6 +129,7 @@ class RunSummary(_Part):
 
     project: str
     accuracy: dict[str, MethodAccuracy] = {}
+    intervals: dict[str, dict[str, dict[str, tuple[Fraction, Fraction] | None]]] = {}  # method, labels, domain
     perplexity: dict[str, dict[str, Annotated[float, Field(ge=1, allow_inf_nan=False)]]] = {}
     random_seed: int | None = None
     task: str | None = None
@@ -108,6 +138,8 @@ class RunSummary(_Part):
     pool: Pool | None = None
     examples: dict[str, Annotated[int, Field(ge=1)]] = {}
     routing: RoutingShares | None = None
+    coverage: Coverage | None = None
+    pool_map: PoolMap | None = None
     stages: dict[str, Stage] = {}
     released_bytes: dict[str, Count] = {}
     ledger: dict[str, list[LedgerEntry]] = {}
@@ -150,7 +182,7 @@ class RunSummary(_Part):
 
 
 def read_run_summary(run_folder: str | Path) -> RunSummary:
-    """Read `summary.json` of a run folder.
+    """Read `summary.json` of a run folder, and its map of the pool where there is one.
 
     Raises:
         ArtifactError: no such folder, no summary in it, or a malformed one; it says what to do.
@@ -164,18 +196,10 @@ def read_run_summary(run_folder: str | Path) -> RunSummary:
             expected="the folder that `collegium run` wrote",
             do=_DO,
         )
-    try:
-        with path.open("rb") as file:
-            raw = file.read(LARGEST_SUMMARY + 1)
-    except OSError as error:
-        raise ArtifactError(f"{path} cannot be read.", got=error.strerror, do="check its permissions") from None
-    if len(raw) > LARGEST_SUMMARY:
-        raise ArtifactError(f"{path} is too large.", expected=f"at most {LARGEST_SUMMARY} bytes")
-    try:
-        values = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        got = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ArtifactError(f"{path} is no valid JSON.", got=got, do=_DO) from None
+    values = _read_json(path)
+    points = Path(run_folder) / MAP_FOLDER / MAP
+    if isinstance(values, dict) and points.is_file():
+        values["pool_map"] = _read_json(points)
     return parse_summary(values, source=str(path))
 
 
@@ -201,3 +225,18 @@ def parse_summary(values: object, source: str = SUMMARY) -> RunSummary:
         if len(faults) > len(lines):
             lines.append(f"and {len(faults) - len(lines)} more")
         raise ArtifactError(f"{source} is malformed:\n    " + "\n    ".join(lines), do=_DO) from None
+
+
+def _read_json(path: Path) -> object:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(LARGEST_SUMMARY + 1)
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read.", got=error.strerror, do="check its permissions") from None
+    if len(raw) > LARGEST_SUMMARY:
+        raise ArtifactError(f"{path} is too large.", expected=f"at most {LARGEST_SUMMARY} bytes")
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        got = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ArtifactError(f"{path} is no valid JSON.", got=got, do=_DO) from None

@@ -55,6 +55,11 @@ def percent(fraction: int | float | None) -> str:
     return NOTHING if fraction is None else f"{100 * fraction:.1f}"
 
 
+def cosine(value: float | None) -> str:
+    """Two decimals: `0.31`."""
+    return NOTHING if value is None else f"{value:.2f}"
+
+
 def human_bytes(size: int | float | None) -> str:
     """Decimal units: `29.9 MB`."""
     if size is None:
@@ -95,6 +100,15 @@ def wilson(fraction: float, examples: int) -> Interval:
     centre = (fraction + z**2 / (2 * examples)) / (1 + z**2 / examples)
     half = z / (1 + z**2 / examples) * math.sqrt(fraction * (1 - fraction) / examples + z**2 / (4 * examples**2))
     return Interval(low=max(0.0, centre - half), high=min(1.0, centre + half))
+
+
+def interval(summary: RunSummary, method: str, labels: str, domain: str) -> Interval | None:
+    """95 % interval of an accuracy: that of the summary, else Wilson's, else (the mean, no count) none."""
+    if summary.intervals:
+        ends = summary.intervals.get(method, {}).get(labels, {}).get(domain)
+        return Interval(*ends) if ends else None
+    value, examples = summary.by_domain(method, labels).get(domain), summary.examples.get(domain)
+    return wilson(value, examples) if value is not None and examples else None
 
 
 def headline(summary: RunSummary) -> str:
