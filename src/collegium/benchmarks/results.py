@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from collegium.benchmarks.cells import Cell, finished_summaries
+from collegium.benchmarks.cells import Cell
 from collegium.benchmarks.statistics import Answers, Difference, mean_std, paired_difference
 from collegium.benchmarks.suite import Suite
 from collegium.flow.compare import ANSWERS
 from collegium.flow.kept_answers import read_answers
 
 OURS = "unified"
+MeanStd = tuple[float, float | None]
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,9 @@ class Row:
     method: str
     note: str
     seeds: list[int]
-    union: dict[str, tuple[float, float | None]]
-    told: dict[str, tuple[float, float | None]]
-    routed: tuple[float, float | None] | None
+    union: dict[str, MeanStd]
+    told: dict[str, MeanStd]
+    routed: MeanStd | None
     difference: Difference | None
 
 
@@ -41,6 +42,7 @@ class Results:
         failures: name of a cell → reason.
         missing: names of cells that were not run.
         cells: a record for each cell and method, as JSON.
+        stages: of the first variant, which finds nothing done: stage → seconds, and peak memory in MB, over seeds.
     """
 
     suite: Suite
@@ -48,24 +50,28 @@ class Results:
     failures: dict[str, str]
     missing: list[str] = field(default_factory=list)
     cells: list[dict] = field(default_factory=list)
+    stages: dict[str, tuple[MeanStd, MeanStd]] = field(default_factory=dict)
 
 
-def gather_results(suite: Suite, cells: Sequence[Cell], failures: Mapping[str, str]) -> Results:
+def gather_results(suite: Suite, cells: Sequence[Cell]) -> Results:
     """Read every finished cell and compare each method with the suite's reference, on the same examples."""
-    summaries = finished_summaries(list(cells))
+    summaries = {cell.name: found for cell in cells if (found := cell.summary()) is not None}
+    failures = {cell.name: cell.failure.read_text("utf-8") for cell in cells if cell.failure.is_file()}
     by_method: dict[str, dict[int, dict]] = {}  # method → seed → accuracy
     answers: dict[str, dict[int, Answers]] = {}
     routed: dict[str, list[float]] = {}
     records = []
     for cell in cells:
-        summary = summaries.get((cell.variant, cell.random_seed))
+        summary = summaries.get(cell.name)
         if summary is None:
             continue
         found = read_answers(cell.folder / "evaluation" / ANSWERS)
-        for method in found if suite.variants[cell.variant].others else [OURS]:
+        for method in summary["accuracy"] if suite.variants[cell.variant].others else [OURS]:
             name = cell.variant if method == OURS else f"{cell.variant}/{method}"
             by_method.setdefault(name, {})[cell.random_seed] = summary["accuracy"][method]
-            answers.setdefault(name, {})[cell.random_seed] = {d: one.union for d, one in found[method].items()}
+            answers.setdefault(name, {})[cell.random_seed] = {
+                domain: one.union for domain, one in found[method].items()
+            }
             if method == OURS and summary["routing"]["sequence"] is not None:
                 routed.setdefault(name, []).append(summary["routing"]["sequence"])
             records.append(_record(suite, cell, name, method, summary))
@@ -82,10 +88,20 @@ def gather_results(suite: Suite, cells: Sequence[Cell], failures: Mapping[str, s
         )
         for name, by_seed in by_method.items()
     ]
-    missing = [
-        cell.name for cell in cells if (cell.variant, cell.random_seed) not in summaries and cell.name not in failures
-    ]
-    return Results(suite, rows, dict(failures), missing, records)
+    missing = [cell.name for cell in cells if cell.name not in {**summaries, **failures}]
+    first = next(iter(suite.variants))
+    stages = [summaries[cell.name]["stages"] for cell in cells if cell.variant == first and cell.name in summaries]
+    return Results(suite, rows, failures, missing, records, _stages(stages))
+
+
+def _stages(found: Sequence[dict]) -> dict[str, tuple[MeanStd, MeanStd]]:
+    return {
+        stage: (
+            mean_std([stages[stage]["seconds"] for stages in found]),
+            mean_std([stages[stage]["peak_bytes"] / 1e6 for stages in found]),
+        )
+        for stage in (found[0] if found else {})
+    }
 
 
 def _difference(ours: Mapping[int, Answers], reference: Mapping[int, Answers]) -> Difference | None:
@@ -94,12 +110,12 @@ def _difference(ours: Mapping[int, Answers], reference: Mapping[int, Answers]) -
     return paired_difference(ours, reference)
 
 
-def _over_seeds(by_seed: Mapping[int, dict], setting: str) -> dict[str, tuple[float, float | None]]:
+def _over_seeds(by_seed: Mapping[int, dict], setting: str) -> dict[str, MeanStd]:
     domains = next(iter(by_seed.values()))[setting]
     return {name: _percent([by_seed[seed][setting][name] for seed in sorted(by_seed)]) for name in domains}
 
 
-def _percent(fractions: Sequence[float]) -> tuple[float, float | None]:
+def _percent(fractions: Sequence[float]) -> MeanStd:
     return mean_std([100 * value for value in fractions])
 
 

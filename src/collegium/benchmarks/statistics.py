@@ -18,7 +18,7 @@ from collegium.core.random_streams import stream
 
 REPLICATES = 10_000
 LEVEL = 0.95
-Answers = Mapping[str, Bool[np.ndarray, " examples"]]  # domain → which of its examples were answered right
+Answers = Mapping[str, Bool[np.ndarray, " _"]]  # domain → which of its examples were answered right
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ def paired_difference(ours: Mapping[int, Answers], theirs: Mapping[int, Answers]
         points.append(np.mean([point for point, _ in by_domain]))
         replicates.append(np.mean([drawn for _, drawn in by_domain], axis=0))
     random = stream(0, "paired bootstrap of seeds")
-    drawn = random.integers(len(seeds), size=(REPLICATES, len(seeds)))
-    means = np.stack(replicates)[drawn, np.arange(REPLICATES)[:, None]].mean(axis=1)
+    drawn, samples = (random.integers(most, size=(REPLICATES, len(seeds))) for most in (len(seeds), REPLICATES))
+    means = np.stack(replicates)[drawn, samples].mean(axis=1)  # a seed that is drawn twice brings two samples
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Difference(float(np.mean(points)), float(low), float(high))
 
@@ -64,7 +64,7 @@ def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def _differences(
-    ours: Bool[np.ndarray, " examples"], theirs: Bool[np.ndarray, " examples"], random: np.random.Generator
+    ours: Bool[np.ndarray, " _"], theirs: Bool[np.ndarray, " _"], random: np.random.Generator
 ) -> tuple[float, Float64[np.ndarray, " replicates"]]:
     if len(ours) != len(theirs):
         raise ValueError(f"{len(ours)} and {len(theirs)} examples are not the same")

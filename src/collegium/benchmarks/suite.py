@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, model_validator
 
-from collegium.core.errors import RecipeError
+from collegium.core.errors import InputError, RecipeError
 from collegium.core.load_recipe import load_recipe
 from collegium.core.recipe import Name, Recipe
 from collegium.core.settings import Settings
@@ -58,9 +58,20 @@ class Suite(Settings):
     def seeds_of(self, variant: str) -> list[int]:
         return [seed for seed in self.seeds if seed in (self.variants[variant].seeds or self.seeds)]
 
-    def among_seeds(self, seeds: Sequence[int]) -> "Suite":
-        """The same suite with some of its seeds."""
-        return self.model_copy(update={"seeds": list(seeds)})
+    def part(self, seeds: Sequence[int] | None, variants: Sequence[str] | None) -> "Suite":
+        """The same suite with some of its seeds and variants; the reference may be none of them.
+
+        Raises:
+            InputError: one that it does not have.
+        """
+        for what, wanted, known in (("seed", seeds, self.seeds), ("variant", variants, [*self.variants])):
+            strange = [one for one in wanted or [] if one not in known]
+            if strange:
+                raise InputError(
+                    f"The suite {self.name} has no such {what}.", got=strange[0], expected=", ".join(map(str, known))
+                )
+        kept = {name: one for name, one in self.variants.items() if name in (variants or self.variants)}
+        return self.model_copy(update={"seeds": list(seeds or self.seeds), "variants": kept})
 
 
 def load_suite(name: str) -> tuple[Suite, Path]:

@@ -34,6 +34,8 @@ def markdown(results: Results) -> str:
     notes = [f"* `{row.method}`: {row.note}" for row in results.rows if row.note]
     if notes:
         parts.append("\n".join(notes))
+    if results.stages:
+        parts.append(_stages(results))
     if results.failures:
         failed = [f"* {name}: {reason.splitlines()[0]}" for name, reason in results.failures.items()]
         parts.append("**Failed**, and not in the table:\n\n" + "\n".join(failed))
@@ -103,6 +105,12 @@ def _mean_std(found: tuple[float, float | None] | None) -> str:
         return ""
     mean, std = found
     return f"{mean:.1f}" if std is None else f"{mean:.1f} ± {std:.1f}"
+
+
+def _stages(results: Results) -> str:
+    first = next(iter(results.suite.variants))
+    lines = [f"| {name} | {_mean_std(seconds)} | {peak[0]:,.0f} |" for name, (seconds, peak) in results.stages.items()]
+    return "\n".join([f"| stage of {first} | seconds | peak memory, MB |", "| --- | ---: | ---: |", *lines])
 
 
 def _legend(results: Results) -> str:

@@ -14,6 +14,9 @@ def bench(
     suite: Annotated[str, typer.Argument(help="a suite of recipes/suites, or the path of one (YAML)")],
     out: Out = None,
     seeds: Annotated[list[int] | None, typer.Option("--seed", help="only this seed; may be given again")] = None,
+    variants: Annotated[
+        list[str] | None, typer.Option("--variant", help="run only this variant; may be given again")
+    ] = None,
     overrides: Overrides = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="seeds side by side, a process each")] = 1,
     threads: Threads = None,
@@ -21,19 +24,15 @@ def bench(
     quiet: Quiet = False,
 ) -> None:
     """Run recipes × variants × seeds; a killed suite goes on where it stopped. Exit code 1 if a cell failed."""
-    from collegium.benchmarks.bench import bench as run_bench
+    from collegium.benchmarks.run_suite import run_suite, tabulate
     from collegium.benchmarks.suite import load_suite
     from collegium.benchmarks.tables import markdown
-    from collegium.core.errors import InputError
 
     found, path = load_suite(suite)
-    if seeds:
-        strange = [seed for seed in seeds if seed not in found.seeds]
-        if strange:
-            raise InputError("--seed is no seed of the suite.", got=strange[0], expected=found.seeds)
-        found = found.among_seeds(seeds)
     folder = out or Path("runs") / "bench" / found.name
-    results = run_bench(found, path, folder, overrides, jobs, threads, run=not table)
+    if not table:
+        run_suite(found.part(seeds, variants), path, folder, overrides, jobs, threads)
+    results = tabulate(found.part(seeds, None), path, folder, overrides)
     console = Console()
     if console.is_terminal:
         console.print(Markdown(markdown(results)))

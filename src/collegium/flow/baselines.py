@@ -1,9 +1,11 @@
 """Answers of the baselines of one-shot unification, on the same experts and the same test examples as ours."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float32, Float64
 
 from collegium.core.progress import say
 from collegium.core.recipe import Baseline
@@ -19,67 +21,77 @@ from collegium.unify.baselines.soup import searched_soup, task_arithmetic
 from collegium.unify.routed_model import Ingredients
 
 TOP = 2  # experts that btm-top runs
+Scores = Float32[np.ndarray, "items classes"] | Sequence[Float32[np.ndarray, " choices"]]
 
 
-def baseline_answers(
-    name: Baseline,
-    ingredients: Ingredients,
-    private: Mapping[str, Examples],
-    domains: Sequence[Domain],
-    batch_size: int,
-) -> Mapping[str, Correct]:
-    """Domain → which test examples a baseline answers right.
+@dataclass(frozen=True)
+class Baselines:
+    """The baselines of one run.
 
-    Args:
+    Attributes:
         ingredients: with the classes of every domain.
         private: training examples of every owner, for the references that are not private.
     """
-    seed, classes = ingredients.seed, ingredients.classes
-    if name in ("searched-soup", "task-arithmetic"):
-        search = searched_soup if name == "searched-soup" else task_arithmetic
-        tensors, setting = search(ingredients)
-        say(f"{name}: {', '.join(f'{value:.2f}' for value in setting)}")
-        return evaluate(dense_model(seed, tensors), domains, classes, batch_size)
-    if name == "btx":
-        model = Encoder(btx(ingredients, private), seed.tokenizer, seed.pooling, seed.max_length)
-        return evaluate(model, domains, classes, batch_size)
-    if name in ("fedavg", "pooled"):
-        tensors, own_classes = (fedavg if name == "fedavg" else pooled)(ingredients, private)
-        return evaluate(dense_model(seed, tensors), domains, own_classes, batch_size)
-    return _ensemble(name, ingredients, domains, batch_size)
 
+    ingredients: Ingredients
+    private: Mapping[str, Examples]
+    domains: Sequence[Domain]
+    batch_size: int
 
-def _ensemble(
-    name: Baseline, ingredients: Ingredients, domains: Sequence[Domain], batch_size: int
-) -> Mapping[str, Correct]:
-    experts = [dense_model(ingredients.seed, tensors) for tensors in ingredients.experts.values()]
-    texts = [text for domain in domains for text in domain.texts]
-    if name == "btm":
-        every = np.full((len(texts), len(experts)), 1 / len(experts))
-    else:
-        every = domain_posterior(ingredients, texts)
-    if name == "btm-top":
-        every = most_likely(every, min(TOP, len(experts)))
-    ends = np.cumsum([len(domain.texts) for domain in domains])[:-1]
-    correct = {}
-    for domain, weights in zip(domains, np.split(every, ends), strict=True):
-        if domain.choices is None:
-            logits = [ingredients.classes.logits(expert, domain.texts, batch_size) for expert in experts]
-            correct[domain.name] = grade(mixed(logits, weights).astype(np.float32), domain, ingredients.classes)
+    def answers(self, name: Baseline) -> Mapping[str, Correct]:
+        """Domain → which test examples a baseline answers right."""
+        seed, classes, ingredients = self.ingredients.seed, self.ingredients.classes, self.ingredients
+        if name in ("searched-soup", "task-arithmetic"):
+            search = searched_soup if name == "searched-soup" else task_arithmetic
+            tensors, setting = search(ingredients)
+            say(f"{name}: {', '.join(f'{value:.2f}' for value in setting)}")
+            return evaluate(dense_model(seed, tensors), self.domains, classes, self.batch_size)
+        if name == "btx":
+            model = Encoder(btx(ingredients, self.private), seed.tokenizer, seed.pooling, seed.max_length)
+            return evaluate(model, self.domains, classes, self.batch_size)
+        if name in ("fedavg", "pooled"):
+            tensors, own_classes = (fedavg if name == "fedavg" else pooled)(ingredients, self.private)
+            return evaluate(dense_model(seed, tensors), self.domains, own_classes, self.batch_size)
+        return self._ensemble(name)
+
+    def _ensemble(self, name: Baseline) -> Mapping[str, Correct]:
+        texts = [text for domain in self.domains for text in domain.texts]
+        experts = len(self.ingredients.experts)
+        if name == "btm":
+            every = np.full((len(texts), experts), 1 / experts)
         else:
-            correct[domain.name] = _own_choices(experts, domain, domain.choices, weights)
-    return correct
+            every = domain_posterior(self.ingredients, texts)
+        if name == "btm-top":
+            every = most_likely(every, min(TOP, experts))
+        ends = np.cumsum([len(domain.texts) for domain in self.domains])[:-1]
+        return {
+            domain.name: self._mixed(domain, weights)
+            for domain, weights in zip(self.domains, np.split(every, ends), strict=True)
+        }
 
+    def _mixed(self, domain: Domain, weights: Float64[np.ndarray, "items experts"]) -> Correct:
+        found = self._scores[domain.name]
+        if domain.choices is None:
+            logits = mixed([own for own in found if isinstance(own, np.ndarray)], weights)
+            return grade(logits.astype(np.float32), domain, self.ingredients.classes)
+        best = [
+            int(mixed([own[row][None] for own in found], weights[row : row + 1]).argmax())
+            for row in range(len(weights))
+        ]
+        right = np.array(best) == domain.targets
+        return Correct(told=right, union=right)
 
-def _own_choices(
-    experts: Sequence[Encoder],
-    domain: Domain,
-    choices: Sequence[Sequence[str]],
-    weights: Float64[np.ndarray, "items experts"],
-) -> Correct:
-    found = [choice_log_likelihoods(expert, domain.prompt, domain.texts, choices) for expert in experts]
-    best = [
-        int(mixed([own[row][None] for own in found], weights[row : row + 1]).argmax()) for row in range(len(weights))
-    ]
-    right = np.array(best) == domain.targets
-    return Correct(told=right, union=right)
+    @cached_property
+    def _scores(self) -> dict[str, list[Scores]]:
+        """Domain → what every expert says, asked once for all ensembles."""
+        scores: dict[str, list[Scores]] = {domain.name: [] for domain in self.domains}
+        for tensors in self.ingredients.experts.values():
+            expert = dense_model(self.ingredients.seed, tensors)  # one model is in memory at a time
+            for domain in self.domains:
+                scores[domain.name].append(self._ask(expert, domain))
+        return scores
+
+    def _ask(self, expert: Encoder, domain: Domain) -> Scores:
+        if domain.choices is None:
+            return self.ingredients.classes.logits(expert, domain.texts, self.batch_size)
+        return choice_log_likelihoods(expert, domain.prompt, domain.texts, domain.choices)

@@ -18,7 +18,7 @@ from collegium.evaluation.evaluate import accuracies, evaluate, make_domain
 from collegium.evaluation.intervals import accuracy_intervals
 from collegium.evaluation.perplexity import macro_average, perplexity
 from collegium.evaluation.routing import evaluate_routed
-from collegium.flow.baselines import baseline_answers
+from collegium.flow.baselines import Baselines
 from collegium.flow.evaluate_model import describe_routing, routed_perplexities
 from collegium.flow.kept_answers import Answers, answer_bytes, kept_answers
 from collegium.models.encoder import embed_texts
@@ -134,8 +134,9 @@ def _answers(asking: Asking, inputs: dict[str, str], kept: Path) -> tuple[dict[s
         ingredients = replace(gather(charter, seed, pool, asking.contributions), classes=classes)
         private = {name: one.train for name, one in asking.splits.items()}
         made_of = [charter.sha256, *(one.artifact.sha256 for one in asking.contributions)]
+        baselines = Baselines(ingredients, private, domains, batch_size)
         for name in asking.recipe.evaluation.baselines:
-            ask(name, [name, *made_of], partial(baseline_answers, name, ingredients, private, domains, batch_size))
+            ask(name, [name, *made_of], partial(baselines.answers, name))
     return answers, describe_routing(routes, unified.experts)
 
 

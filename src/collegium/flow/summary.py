@@ -27,7 +27,7 @@ def write_summary(folder: Path, recipe: Recipe, pool: Pool) -> Path:
     model = read_artifact(folder / "model")
     contributions = {name: read_artifact(folder / "contributions" / name) for name in charter.owners}
     results = json.loads((folder / "evaluation" / RESULTS).read_bytes())
-    terms = charter.terms
+    terms, drawn = charter.terms, folder / MAP_FOLDER / MAP
     summary = {
         "project": recipe.project,
         "random_seed": recipe.random_seed,
@@ -47,7 +47,7 @@ def write_summary(folder: Path, recipe: Recipe, pool: Pool) -> Path:
             for name in charter.owners
         },
         "pool": {key: pool.artifact.settings[key] for key in ("data", "items", "duplicates_removed")},
-        "coverage": json.loads((folder / MAP_FOLDER / MAP).read_bytes())["coverage"],
+        "coverage": json.loads(drawn.read_bytes())["coverage"] if drawn.is_file() else None,
         **results,
         "stages": stage_figures(folder),
         "released_bytes": {
