@@ -103,14 +103,14 @@ def test_the_smallest_summary_shows_only_what_it_has():
     assert [name for name in checker.ids if name in SECTIONS] == ["accuracy", "repeat"]
 
 
-def test_intervals_of_the_summary_take_the_place_of_wilsons(summary):
+def test_intervals_stand_where_the_summary_has_them(summary):
     intervals = {"newsroom": [0.931, 0.969], "cinema": None, "mean": [0.831, 0.877]}
     page = render_report({**summary, "intervals": {"unified": {"union": intervals}}})
     shown = "".join(_Checker(page).text)
     assert "95.393.1–96.9" in shown
     assert "85.483.1–87.7" in shown
-    assert shown.count("95 % bootstrap intervals") == 2
-    assert "Wilson" not in shown
+    assert shown.count("95 % intervals") == 2
+    assert "95 % intervals" not in render_report({**summary, "intervals": {}})
     assert page.count('class="interval"') == 2
 
 

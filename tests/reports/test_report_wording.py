@@ -12,7 +12,6 @@ from collegium.reports.wording import (
     human_seconds,
     method_name,
     shorten,
-    wilson,
 )
 
 
@@ -51,15 +50,6 @@ def test_numbers_have_units():
     assert [epsilon(e) for e in ("infinity", float("inf"), "inf", 2.5, "8 per release", "not stated")] == [
         "∞", "∞", "∞", "2.5", "8 per release", "not stated",
     ]  # fmt: skip
-
-
-def test_wilson_matches_newcombe_1998():
-    """Newcombe (1998), table I, method 3: 81/263, 15/148, 0/20, 1/29."""
-    for correct, examples, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605),
-                                         (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)):  # fmt: skip
-        interval = wilson(correct / examples, examples)
-        assert (interval.low, interval.high) == pytest.approx((low, high), abs=5e-5)
-    assert wilson(1.0, 20).high == 1.0
 
 
 def test_methods_have_plain_names():

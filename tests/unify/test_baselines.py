@@ -5,14 +5,17 @@ import pytest
 import torch
 from scipy.special import softmax
 
+from collegium.core.recipe import TrainingSettings
 from collegium.data.examples import load_splits
 from collegium.flow.simulate import owner_recipe
 from collegium.models.encoder import embed_texts
 from collegium.models.expert_tensors import dense_model, ffn_tensors
 from collegium.owner.validate import read_contribution
+from collegium.unify.baselines import fedavg as fedavg_module
 from collegium.unify.baselines import not_private
 from collegium.unify.baselines import soup as soups
 from collegium.unify.baselines.btm import domain_posterior, mixed, most_likely
+from collegium.unify.baselines.fedavg import _rounds, fedavg
 from collegium.unify.baselines.not_private import btx, pooled
 from collegium.unify.baselines.soup import CANDIDATES, SCALES, searched_soup, soup, task_arithmetic
 from collegium.unify.routed_model import gather, routed_model
@@ -128,3 +131,39 @@ def test_the_pooled_model_learns_all_domains_with_the_budget_of_all(ingredients,
     assert list(layers) == [1, 2]
     assert classes is ingredients.classes
     assert abs(embed_texts(dense_model(seed, tensors), TEXTS) - embed_texts(seed, TEXTS)).max() > 0.01
+
+
+def test_fedavg_averages_by_examples_and_goes_on_from_the_average(ingredients, private, seed, monkeypatch):
+    seen = []
+    true = fedavg_module.train_expert
+
+    def spy(start, exercises, settings, layers, random_seed, head_rows):
+        expert = true(start, exercises, settings, layers, random_seed, head_rows=head_rows)
+        seen.append((start, len(exercises), settings, random_seed, expert.tensors))
+        return expert
+
+    monkeypatch.setattr(fedavg_module, "train_expert", spy)
+    uneven = {"farm": private["farm"], "port": private["port"].take(range(len(private["farm"]) // 3))}
+    tensors, classes = fedavg(ingredients, uneven)
+    assert classes is ingredients.classes
+    rounds = [seen[index : index + 2] for index in range(0, len(seen), 2)]
+    shares = [len(uneven[name]) / sum(map(len, uneven.values())) for name in uneven]
+    averages = [soup([update for *_, update in one], shares) for one in rounds]
+    assert all(torch.equal(tensors[name], averages[-1][name]) for name in tensors)
+    for (start, *_), average in zip([one[0] for one in rounds[1:]], averages):
+        own = ffn_tensors(start, [1, 2])
+        assert all(torch.equal(own[name], average[name]) for name in average)
+    assert rounds[0][0][0] is seed
+    assert len({random_seed for *_, random_seed, _ in seen}) == len(seen)  # no two trainings draw the same order
+
+
+@pytest.mark.parametrize(("steps", "rounds"), [(36, [6] * 6), (8, [2, 2, 1, 1, 1, 1]), (3, [1, 1, 1])])
+def test_the_rounds_of_fedavg_have_the_budget_of_one_expert(steps, rounds):
+    training = TrainingSettings(steps=steps, learning_rate=1e-3)
+    found = _rounds(training, examples=100)
+    assert [settings.steps for settings in found] == rounds
+    rates = [settings.learning_rate for settings in found]
+    assert rates[0] == 1e-3
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] == pytest.approx(1e-3 / len(rounds))
+    assert _rounds(TrainingSettings(epochs=3, batch_size=32), examples=100)[0].steps == 2  # 12 steps in 6 rounds

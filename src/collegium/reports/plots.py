@@ -42,7 +42,7 @@ class Panel:
 def accuracy_panels(summary: RunSummary, labels: str = "union") -> list[Panel]:
     """One dot plot for each domain on one common axis; a lane is a method, the single experts share one.
 
-    Without intervals, and without the number of test examples of the domain, only the dots are drawn.
+    Without intervals only the dots are drawn.
     """
     methods = list(summary.accuracy)
     lows = [low for domain in summary.domains for low, _, _ in _points(summary, labels, domain, methods)]

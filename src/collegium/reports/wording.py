@@ -90,25 +90,10 @@ def epsilon(value: str | int | float) -> str:
     return "∞" if value.strip().lower() in ("inf", "infinity", "infinite") else clean(value)
 
 
-def wilson(fraction: float, examples: int) -> Interval:
-    """The 95 % Wilson interval of `fraction` correct out of `examples` (Wilson 1927); honest near 0 and 1.
-
-    >>> wilson(0.5, 100)
-    Interval(low=0.4038315303659956, high=0.5961684696340044)
-    """
-    z = 1.959963984540054
-    centre = (fraction + z**2 / (2 * examples)) / (1 + z**2 / examples)
-    half = z / (1 + z**2 / examples) * math.sqrt(fraction * (1 - fraction) / examples + z**2 / (4 * examples**2))
-    return Interval(low=max(0.0, centre - half), high=min(1.0, centre + half))
-
-
 def interval(summary: RunSummary, method: str, labels: str, domain: str) -> Interval | None:
-    """95 % interval of an accuracy: that of the summary, else Wilson's, else (the mean, no count) none."""
-    if summary.intervals:
-        ends = summary.intervals.get(method, {}).get(labels, {}).get(domain)
-        return Interval(*ends) if ends else None
-    value, examples = summary.by_domain(method, labels).get(domain), summary.examples.get(domain)
-    return wilson(value, examples) if value is not None and examples else None
+    """95 % interval of an accuracy, where the summary has it."""
+    ends = summary.intervals.get(method, {}).get(labels, {}).get(domain)
+    return Interval(*ends) if ends else None
 
 
 def headline(summary: RunSummary) -> str:

@@ -155,8 +155,15 @@ def _card(charter: Charter, contributions: Sequence[Contribution], facts: Mappin
         f"| {one.owner} | `{one.artifact.sha256[:16]}` | {', '.join(str(entry.get('what')) for entry in one.ledger)} |"
         for one in contributions
     ]
+    training = charter.terms.training
+    kept = (
+        f"Experts: changes of rank {training.rank} beside the seed's own feed-forward networks."
+        if training.parameters == "lora"
+        else "Experts: whole feed-forward networks."
+    )
     lines += [
         "",
+        kept,
         f"Router: `{router.init}`, decided {router.decide}, context `{router.context}`; charter "
         f"`{charter.sha256[:16]}`. Joint tuning was {'kept' if facts['joint_tuning']['kept'] else 'not kept'}.",
         "No protection mechanism was applied where the ledger says ε = infinity; see `ledger.json`.",
