@@ -53,13 +53,15 @@ bench: setup fetch-$(SUITE)
 	$(BIN)/collegium bench $(SUITE) --threads 2
 
 fetch-%: setup
-	@:
+	sh scripts/fetch_debian.sh wordnet "$(COLLEGIUM_WORDNET)"
 
 fetch-text: setup
+	sh scripts/fetch_debian.sh wordnet "$(COLLEGIUM_WORDNET)"
 	sh scripts/fetch_debian.sh sections .cache/debian-sections
 	sh scripts/fetch_npm.sh spam-assassin .cache/spam-assassin
 
 fetch-decoder: setup
+	sh scripts/fetch_debian.sh wordnet "$(COLLEGIUM_WORDNET)"
 	$(BIN)/python scripts/fetch_smollm2.py .cache/smollm2
 
 fetch-vision: setup

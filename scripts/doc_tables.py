@@ -14,10 +14,15 @@ def main(folder: Path, pages: list[Path]) -> None:
     table = (folder / "table.md").read_text(encoding="utf-8").strip()
     suite = folder.name
     for page in pages:
-        text = page.read_text(encoding="utf-8")
+        text, places = page.read_text(encoding="utf-8"), 0
         for mark, content in ((suite, table), (f"{suite} in short", shortened(table))):
-            pattern = rf"(<!-- {mark} -->\n).*?(\n<!-- end of {suite} -->)"
-            text = re.sub(pattern, lambda match, new=content: f"{match[1]}{new}{match[2]}", text, flags=re.DOTALL)
+            pattern = re.compile(rf"(<!-- {mark} -->\n).*?(\n<!-- end of {suite} -->)", re.DOTALL)
+            text, found = pattern.subn(lambda match, new=content: f"{match[1]}{new}{match[2]}", text)
+            places += found
+        if not places:
+            sys.exit(
+                f"{page} has no place for {suite}; expected the lines <!-- {suite} --> and <!-- end of {suite} -->"
+            )
         page.write_text(text, encoding="utf-8")
 
 

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from typer.testing import CliRunner
 
@@ -148,26 +149,53 @@ def test_a_changed_setting_runs_again(finished, suite_path, monkeypatch):
     assert started == []
     bench(suite.part([1], None), path, out, ["router.shrinkage=2"])
     assert started == ["seed 1, ours", "seed 1, lda", "seed 1, alone"]
+    assert [row.seeds for row in tabulate(suite, path, out).rows if row.method == "ours"] == [[0]]
     bench(suite.part([1], None), path, out)  # for the other tests
-    assert (out / "table.md").is_file()
 
 
-def test_processes_fail_or_die_alone_and_are_tried_again(suite_path, tmp_path, monkeypatch):
+def test_a_changed_version_runs_again(finished, suite_path, monkeypatch):
+    out, _ = finished
+    monkeypatch.setattr(module, "version", lambda package: "0")
+    assert tabulate(*load_suite(str(suite_path)), out).rows == []
+
+
+def test_a_reference_that_is_no_row_is_named(finished, suite_path):
+    out, _ = finished
     suite, path = load_suite(str(suite_path))
-    suite = suite.part([0], None)
-    broken = suite.model_copy(
-        update={"variants": {**suite.variants, "ours": suite.variants["ours"].model_copy(update={"owners": ["farm"]})}}
-    )
+    with pytest.raises(InputError, match=r"reference ours/sup is no method(.|\n)*soup"):
+        tabulate(suite.model_copy(update={"reference": "ours/sup"}), path, out)
+
+
+def test_a_cell_that_fails_stops_no_other_and_is_tried_again(suite_path, tmp_path):
+    suite, path = load_suite(str(suite_path))
+    suite = suite.part([1], ["lda", "alone"])
+    suite = suite.model_copy(update={"reference": "lda"})
     data = Path(yaml.safe_load((path.parent / "recipe.yaml").read_text())["owners"]["farm"]["data"])
     moved = data.rename(data.with_suffix(".moved"))
     try:
-        results = bench(broken, path, tmp_path, ["owners.port.limits.train=5"], threads=1)
+        results = bench(suite, path, tmp_path, threads=1)
     finally:
         moved.rename(data)
-    assert set(results.failures) == {"seed 0, ours", "seed 0, lda"}
-    assert str(data.name) in results.failures["seed 0, lda"]
+    assert set(results.failures) == {"seed 1, lda"}
+    assert data.name in results.failures["seed 1, lda"]
+    assert [row.method for row in results.rows] == ["alone"]
     assert "**Failed**" in markdown(results)
-    assert "seed 0, lda" in markdown(results)
+    assert "* seed 1, lda: " in markdown(results)
+    again = bench(suite, path, tmp_path, threads=1)
+    assert not again.failures
+    assert [row.method for row in again.rows] == ["lda", "alone"]
+
+
+def test_seeds_run_side_by_side_in_processes_with_the_same_result(finished, suite_path, tmp_path):
+    out, _ = finished
+    suite, path = load_suite(str(suite_path))
+    run_suite(suite.part(None, ["lda"]), path, tmp_path, jobs=2, threads=torch.get_num_threads())
+    for seed in (0, 1):
+        alone, together = (
+            json.loads((folder / f"seed-{seed}" / "lda" / "summary.json").read_bytes()) for folder in (out, tmp_path)
+        )
+        assert together["hashes"] == alone["hashes"]
+        assert together["accuracy"] == alone["accuracy"]
 
 
 def test_a_killed_process_is_a_failed_cell(suite_path, tmp_path, monkeypatch):

@@ -74,6 +74,9 @@ def test_a_variant_may_have_fewer_owners(write):
     [
         ({"reference": "theirs"}, "no variant"),
         ({"reference": "lda/soup"}, "others: true"),
+        ({"reference": "ours/unified"}, "row is called ours"),
+        ({"set": {"random_seed": 3}}, "list it in seeds"),
+        ({"variants": {"ours": {"set": {"random_seed": 3}}}}, "list it in seeds"),
         ({"seeds": []}, "seeds"),
         ({"variants": {"ours": {"seeds": [5]}}}, "not among"),
         ({"variants": {"ours": {"sets": {}}}}, "unknown key"),
@@ -95,6 +98,12 @@ def test_a_wrong_key_of_a_cell_is_named(write):
     suite, path = load_suite(str(write(variants={"ours": {"set": {"router.inits": "lda"}}})))
     with pytest.raises(RecipeError, match="did you mean init"):
         cell_recipe(suite, path, "ours", 0)
+
+
+def test_a_seed_is_no_override(write):
+    suite, path = load_suite(str(write()))
+    with pytest.raises(RecipeError, match="seed of the cell"):
+        cell_recipe(suite, path, "ours", 0, ["random_seed=7"])
 
 
 def test_tasks_without_answers_are_refused(write):

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from collegium.core.artifacts import read_artifact
 from collegium.evaluation.evaluate import Correct, accuracies
 from collegium.flow.kept_answers import answer_bytes, kept_answers, read_answers
 from collegium.flow.simulate import simulate
@@ -70,5 +71,15 @@ def test_runs_that_share_their_work_train_once_and_give_what_each_gives_alone(ma
         patch.setattr("collegium.flow.compare.dense_model", None)  # experts and soup have answered
         simulate(other, tmp_path / "second", work=tmp_path / "work")
     alone, second = (json.loads((tmp_path / name / "summary.json").read_bytes()) for name in ("alone", "second"))
-    for part in ("hashes", "accuracy", "routing"):
+    for part in ("hashes", "accuracy", "intervals", "routing"):
         assert second[part] == alone[part]
+    evaluations = [read_artifact(tmp_path / name / "evaluation").sha256 for name in ("alone", "second")]
+    assert evaluations[0] == evaluations[1]
+
+
+def test_another_length_of_texts_asks_again(make_recipe, tmp_path):
+    simulate(make_recipe(), tmp_path / "run")
+    simulate(make_recipe(max_length=8), tmp_path / "run")
+    simulate(make_recipe(max_length=8), tmp_path / "alone")
+    found, alone = (json.loads((tmp_path / name / "summary.json").read_bytes()) for name in ("run", "alone"))
+    assert found["accuracy"] == alone["accuracy"]

@@ -14,10 +14,12 @@ import json
 import multiprocessing
 import os
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -29,7 +31,7 @@ from collegium.core.errors import CollegiumError
 from collegium.core.progress import say
 from collegium.core.recipe import Recipe
 from collegium.flow.simulate import alone, simulate
-from collegium.flow.summary import SUMMARY
+from collegium.flow.summary import PACKAGES, SUMMARY
 
 
 @dataclass(frozen=True)
@@ -58,12 +60,15 @@ class Cell:
         return self.folder.with_name(f"{self.folder.name}.log")
 
     def summary(self) -> dict | None:
-        """Its summary; None where it is not finished with exactly these settings."""
+        """Its summary; None where it is not finished with exactly these settings and these versions."""
         try:
             found = json.loads((self.folder / SUMMARY).read_bytes())
-            return found if found["settings"] == self.recipe.model_dump(mode="json") else None
+            same = found["settings"] == self.recipe.model_dump(mode="json") and all(
+                found["created_with"][package] == version(package) for package in PACKAGES
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return None
+        return found if same else None
 
 
 def run_cells(cells: list[Cell], jobs: int, threads: int | None) -> None:
@@ -122,7 +127,8 @@ def _start(cell: Cell, threads: int | None) -> BaseProcess:
 
 
 def _work(cell: Cell, threads: int | None, run: Callable[..., Path] = simulate) -> None:
-    """The child's side: one run, and its error in a file."""
+    """The child's side: one run, and its error in a file. It ends with its parent, however that ends."""
+    threading.Thread(target=_follow_parent, daemon=True).start()
     with cell.log.open("w") as log:
         os.dup2(log.fileno(), sys.stderr.fileno())
         os.dup2(log.fileno(), sys.stdout.fileno())
@@ -137,6 +143,13 @@ def _work(cell: Cell, threads: int | None, run: Callable[..., Path] = simulate) 
             traceback.print_exc()
             write_file(cell.failure, f"{type(error).__name__}: {error}\n  its log: {cell.log}".encode())
             sys.exit(1)
+
+
+def _follow_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _failure(cell: Cell, code: int | None) -> str | None:

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collegium.benchmarks.cells import Cell
-from collegium.benchmarks.statistics import Answers, Difference, mean_std, paired_difference
+from collegium.benchmarks.statistics import Difference, Right, mean_std, paired_difference
 from collegium.benchmarks.suite import Suite
+from collegium.core.artifacts import read_artifact
+from collegium.core.errors import InputError
 from collegium.flow.compare import ANSWERS
 from collegium.flow.kept_answers import read_answers
 
@@ -56,9 +58,14 @@ class Results:
 def gather_results(suite: Suite, cells: Sequence[Cell]) -> Results:
     """Read every finished cell and compare each method with the suite's reference, on the same examples."""
     summaries = {cell.name: found for cell in cells if (found := cell.summary()) is not None}
-    failures = {cell.name: cell.failure.read_text("utf-8") for cell in cells if cell.failure.is_file()}
+    failures = {
+        cell.name: cell.failure.read_text("utf-8")
+        for cell in cells
+        if cell.name not in summaries and cell.failure.is_file()
+    }
     by_method: dict[str, dict[int, dict]] = {}  # method → seed → accuracy
-    answers: dict[str, dict[int, Answers]] = {}
+    answers: dict[str, dict[int, Right]] = {}
+    asked: dict[str, dict[int, str]] = {}  # method → seed → digest of the test examples
     routed: dict[str, list[float]] = {}
     records = []
     for cell in cells:
@@ -66,16 +73,33 @@ def gather_results(suite: Suite, cells: Sequence[Cell]) -> Results:
         if summary is None:
             continue
         found = read_answers(cell.folder / "evaluation" / ANSWERS)
+        texts = read_artifact(cell.folder / "evaluation", verify=False).inputs["texts"]
         for method in summary["accuracy"] if suite.variants[cell.variant].others else [OURS]:
             name = cell.variant if method == OURS else f"{cell.variant}/{method}"
             by_method.setdefault(name, {})[cell.random_seed] = summary["accuracy"][method]
             answers.setdefault(name, {})[cell.random_seed] = {
                 domain: one.union for domain, one in found[method].items()
             }
+            asked.setdefault(name, {})[cell.random_seed] = texts
             if method == OURS and summary["routing"]["sequence"] is not None:
                 routed.setdefault(name, []).append(summary["routing"]["sequence"])
             records.append(_record(suite, cell, name, method, summary))
-    reference = answers.get(suite.reference, {})
+    reference = suite.reference
+    if reference not in answers and any(
+        cell.variant == reference.split("/")[0] for cell in cells if cell.name in summaries
+    ):
+        beside = [name.partition("/")[2] for name in answers if name.startswith(reference.split("/")[0] + "/")]
+        raise InputError(
+            f"The suite's reference {reference} is no method of that variant.",
+            expected=", ".join(beside) or "others: true",
+        )
+
+    def compare(name: str) -> Difference | None:
+        """With the reference, on the seeds in which both answered the same examples."""
+        common = asked.get(reference, {}).items() & asked[name].items()
+        ours, theirs = ({seed: answers[one][seed] for seed, _ in common} for one in (name, reference))
+        return paired_difference(ours, theirs)
+
     rows = [
         Row(
             method=name,
@@ -84,7 +108,7 @@ def gather_results(suite: Suite, cells: Sequence[Cell]) -> Results:
             union=_over_seeds(by_seed, "union"),
             told=_over_seeds(by_seed, "told"),
             routed=_percent(routed[name]) if name in routed else None,
-            difference=None if name == suite.reference else _difference(answers[name], reference),
+            difference=None if name == reference else compare(name),
         )
         for name, by_seed in by_method.items()
     ]
@@ -102,12 +126,6 @@ def _stages(found: Sequence[dict]) -> dict[str, tuple[MeanStd, MeanStd]]:
         )
         for stage in (found[0] if found else {})
     }
-
-
-def _difference(ours: Mapping[int, Answers], reference: Mapping[int, Answers]) -> Difference | None:
-    if any(ours[seed].keys() != reference[seed].keys() for seed in ours.keys() & reference.keys()):
-        return None  # other domains: an average over them compares with nothing
-    return paired_difference(ours, reference)
 
 
 def _over_seeds(by_seed: Mapping[int, dict], setting: str) -> dict[str, MeanStd]:

@@ -18,7 +18,7 @@ from collegium.core.random_streams import stream
 
 REPLICATES = 10_000
 LEVEL = 0.95
-Answers = Mapping[str, Bool[np.ndarray, " _"]]  # domain → which of its examples were answered right
+Right = Mapping[str, Bool[np.ndarray, " _"]]  # domain → which of its examples were answered right
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Difference:
     high: float
 
 
-def paired_difference(ours: Mapping[int, Answers], theirs: Mapping[int, Answers]) -> Difference | None:
+def paired_difference(ours: Mapping[int, Right], theirs: Mapping[int, Right]) -> Difference | None:
     """How much more one method gets right than another, over the seeds that both have; None where there is none.
 
     Args:

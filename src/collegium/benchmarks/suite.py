@@ -47,6 +47,11 @@ class Suite(Settings):
         variant, _, method = self.reference.partition("/")
         if variant not in self.variants:
             raise ValueError(f"reference: {self.reference} is no variant of the suite")
+        if method == "unified":
+            raise ValueError(f"reference: the unified model's row is called {variant}")
+        for where, changes in {"set": self.settings, **{n: one.settings for n, one in self.variants.items()}}.items():
+            if "random_seed" in changes:
+                raise ValueError(f"{where}: random_seed is the seed of the cell; list it in seeds")
         if method and not self.variants[variant].others:
             raise ValueError(f"reference: {self.reference} is no row; set others: true for the variant {variant}")
         for name, one in self.variants.items():
@@ -107,6 +112,8 @@ def cell_recipe(suite: Suite, path: Path, variant: str, seed: int, overrides: li
     Raises:
         RecipeError: faults, as `load_recipe` names them.
     """
+    if any(override.startswith("random_seed=") for override in overrides or []):
+        raise RecipeError("random_seed is the seed of the cell.", do="choose seeds with --seed")
     one = suite.variants[variant]
     changes = {**suite.settings, **one.settings, "random_seed": seed}
     given = [f"{key}={_yaml(value)}" for key, value in changes.items()]

@@ -32,7 +32,7 @@ def bench(
     folder = out or Path("runs") / "bench" / found.name
     if not table:
         run_suite(found.part(seeds, variants), path, folder, overrides, jobs, threads)
-    results = tabulate(found.part(seeds, None), path, folder, overrides)
+    results = tabulate(found, path, folder, overrides)
     console = Console()
     if console.is_terminal:
         console.print(Markdown(markdown(results)))

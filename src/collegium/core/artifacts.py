@@ -113,6 +113,18 @@ def read_artifact(path: str | Path, kind: str | None = None, verify: bool = True
     return artifact
 
 
+def finished(
+    path: str | Path, kind: str, inputs: dict[str, str], settings: dict[str, Any] | None = None
+) -> Artifact | None:
+    """The intact artifact at `path` if it was made from these inputs (and settings, where they are given)."""
+    try:
+        artifact = read_artifact(path, kind)
+    except ArtifactError:
+        return None
+    same = artifact.inputs == inputs and (settings is None or artifact.settings == settings)
+    return artifact if same else None
+
+
 def remove_leftovers(path: Path) -> None:
     """Remove what a killed writer of `path` left beside it; put back what it had moved away."""
     name = glob.escape(path.name)

@@ -14,6 +14,7 @@ from collegium.evaluation.evaluate import Correct, Domain, evaluate, grade
 from collegium.models.choices import choice_log_likelihoods
 from collegium.models.encoder import Encoder
 from collegium.models.expert_tensors import dense_model
+from collegium.models.tasks import Classes
 from collegium.unify.baselines.btm import domain_posterior, mixed, most_likely
 from collegium.unify.baselines.fedavg import fedavg
 from collegium.unify.baselines.not_private import btx, pooled
@@ -30,10 +31,12 @@ class Baselines:
 
     Attributes:
         ingredients: with the classes of every domain.
+        start: the classes as training finds them: with a head, the rows that owners began with.
         private: training examples of every owner, for the references that are not private.
     """
 
     ingredients: Ingredients
+    start: Classes
     private: Mapping[str, Examples]
     domains: Sequence[Domain]
     batch_size: int
@@ -50,7 +53,7 @@ class Baselines:
             model = Encoder(btx(ingredients, self.private), seed.tokenizer, seed.pooling, seed.max_length)
             return evaluate(model, self.domains, classes, self.batch_size)
         if name in ("fedavg", "pooled"):
-            tensors, own_classes = (fedavg if name == "fedavg" else pooled)(ingredients, self.private)
+            tensors, own_classes = (fedavg if name == "fedavg" else pooled)(ingredients, self.start, self.private)
             return evaluate(dense_model(seed, tensors), self.domains, own_classes, self.batch_size)
         return self._ensemble(name)
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from collegium.core.artifacts import Artifact, canonical_json, read_artifact, sha256_of, writing
-from collegium.core.errors import ArtifactError
+from collegium.core.artifacts import Artifact, canonical_json, finished, read_artifact, sha256_of, writing
 from collegium.core.recipe import Recipe, TrainingSettings
 from collegium.data.examples import Examples, Splits, load_splits
 from collegium.data.items import as_json
@@ -58,17 +57,17 @@ def compare_methods(
     texts: dict[str, Examples] = {name: getattr(one, recipe.evaluation.split) for name, one in splits.items()}
     checked = [read_contribution(contribution, charter, pool, seed) for contribution in contributions]
     checked.sort(key=lambda one: charter.owners.index(one.owner))
-    asked = {name: [[as_json(item) for item in one.texts], one.labels, one.choices] for name, one in texts.items()}
     inputs = {
         "charter": charter.sha256,
         "model": read_artifact(model, verify=False).sha256,
-        "texts": sha256_of(canonical_json(asked)),
+        "texts": _digest(texts),
+        "private": _digest({name: one.train for name, one in splits.items()}),
         **{f"contribution:{one.owner}": one.artifact.sha256 for one in checked},
     }
     settings = recipe.evaluation.model_dump(mode="json")
-    finished = _finished(path, inputs, settings)
-    if finished is not None:
-        return finished
+    found = finished(path, "evaluation", inputs, settings)
+    if found is not None:
+        return found
     answers: dict[str, Answers] = {}
     if charter.terms.task == "causal-text":
         results = _perplexities(seed, _experts(charter, seed, checked), model, texts)
@@ -107,12 +106,14 @@ def _answers(asking: Asking, inputs: dict[str, str], kept: Path) -> tuple[dict[s
     names = {name: one.train.class_names for name, one in asking.splits.items()}
     classes = contributed_classes(charter, seed, pool, asking.contributions, hidden=names)
     domains = [make_domain(name, one, classes, asking.recipe.prompt_of(name)) for name, one in asking.texts.items()]
-    asked = sha256_of(canonical_json([inputs["texts"], classes.sha256, [one.prompt for one in domains]]))
+    prompts = [one.prompt for one in domains]
+    asked = sha256_of(canonical_json([inputs["texts"], classes.sha256, prompts, seed.max_length]))
     batch_size = asking.recipe.evaluation.batch_size
     answers: dict[str, Answers] = {}
 
     def ask(method: str, answering: list[str], work: Callable[[], Answers]) -> None:
-        answers[method] = kept_answers(kept, asked, answering, work)
+        found = kept_answers(kept, asked, answering, work)
+        answers[method] = {domain.name: found[domain.name] for domain in domains}  # a file knows no order
 
     def ask_dense(tensors: Mapping[str, Tensor]) -> Answers:
         return evaluate(dense_model(seed, tensors), domains, classes, batch_size)
@@ -133,11 +134,17 @@ def _answers(asking: Asking, inputs: dict[str, str], kept: Path) -> tuple[dict[s
     if asking.recipe.evaluation.baselines:
         ingredients = replace(gather(charter, seed, pool, asking.contributions), classes=classes)
         private = {name: one.train for name, one in asking.splits.items()}
-        made_of = [charter.sha256, *(one.artifact.sha256 for one in asking.contributions)]
-        baselines = Baselines(ingredients, private, domains, batch_size)
+        made_of = [charter.sha256, inputs["private"], *(one.artifact.sha256 for one in asking.contributions)]
+        baselines = Baselines(ingredients, own_classes, private, domains, batch_size)
         for name in asking.recipe.evaluation.baselines:
             ask(name, [name, *made_of], partial(baselines.answers, name))
     return answers, describe_routing(routes, unified.experts)
+
+
+def _digest(examples: Mapping[str, Examples]) -> str:
+    """Of all examples by domain, with labels and choices."""
+    values = {name: [[as_json(item) for item in one.texts], one.labels, one.choices] for name, one in examples.items()}
+    return sha256_of(canonical_json(values))
 
 
 def _hash_of_expert(contribution: Contribution, training: TrainingSettings) -> str:
@@ -184,11 +191,3 @@ def _seed_classes(
 def _splits(recipe: Recipe, name: str) -> Splits:
     owner = recipe.owners[name]
     return load_splits(owner.data or "", owner.columns.of_task(recipe.task), owner.limits, recipe.random_seed, name)
-
-
-def _finished(path: Path, inputs: dict[str, str], settings: dict[str, Any]) -> Artifact | None:
-    try:
-        artifact = read_artifact(path, "evaluation")
-    except ArtifactError:
-        return None
-    return artifact if (artifact.inputs, artifact.settings) == (inputs, settings) else None

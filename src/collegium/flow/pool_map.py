@@ -17,8 +17,7 @@ import numpy as np
 from jaxtyping import Float, Float64
 from threadpoolctl import threadpool_limits
 
-from collegium.core.artifacts import Artifact, read_artifact, writing
-from collegium.core.errors import ArtifactError
+from collegium.core.artifacts import Artifact, finished, read_artifact, writing
 from collegium.owner.contribution import PROXIES
 from collegium.reports.reading import MAP
 from collegium.selection.pool import Pool
@@ -40,9 +39,9 @@ def map_pool(path: Path, pool: Pool, contributions: Mapping[str, Path]) -> Artif
     """
     inputs = {"pool": pool.artifact.sha256}
     inputs |= {f"contribution:{name}": read_artifact(one, verify=False).sha256 for name, one in contributions.items()}
-    finished = _finished(path, inputs)
-    if finished is not None:
-        return finished
+    found = finished(path, "pool-map", inputs, _SETTINGS)
+    if found is not None:
+        return found
     proxies = {
         name: pool.rows_of(json.loads((contributions[name] / PROXIES).read_bytes())) for name in sorted(contributions)
     }
@@ -112,11 +111,3 @@ def _mean_cosine(rows: Float64[np.ndarray, "rows dim"]) -> float | None:
         return None
     pairs = float(np.square(rows.sum(axis=0)).sum() - np.square(rows).sum())
     return round(pairs / (len(rows) * (len(rows) - 1)), _DIGITS)
-
-
-def _finished(path: Path, inputs: dict[str, str]) -> Artifact | None:
-    try:
-        artifact = read_artifact(path, "pool-map")
-    except ArtifactError:
-        return None
-    return artifact if (artifact.inputs, artifact.settings) == (inputs, _SETTINGS) else None

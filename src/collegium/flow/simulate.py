@@ -7,6 +7,7 @@ killed run goes on where it stopped, with the same result.
 """
 
 import fcntl
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +21,7 @@ from collegium.data.examples import load_splits
 from collegium.flow.compare import compare_methods
 from collegium.flow.pool_map import map_pool
 from collegium.flow.stages import run_stage
-from collegium.flow.summary import write_summary
+from collegium.flow.summary import SUMMARY, write_summary
 from collegium.models.seed_model import SeedModel, load_seed_model
 from collegium.owner.charter import Charter, write_charter
 from collegium.owner.contribute import contribute
@@ -47,11 +48,14 @@ def simulate(recipe: Recipe, folder: Path, work: Path | None = None) -> Path:
     owners = {name: owner_recipe(recipe, name) for name in recipe.owners}
     folder.mkdir(parents=True, exist_ok=True)
     shared = folder / "work" if work is None else work
-    with alone(folder):
+    shared.mkdir(parents=True, exist_ok=True)
+    shared.chmod(0o700)  # experts, answers and digests of private examples
+    with alone(folder), alone(shared):
+        _forget_others(folder, recipe)
         seed = load_seed_model(recipe.seed_model, recipe.max_length)
 
-        def stage(name: str, artifact: Path, work: Callable[[], Result]) -> Result:
-            return run_stage(folder, name, artifact, work)
+        def stage(name: str, artifact: Path, make: Callable[[], Result]) -> Result:
+            return run_stage(folder, name, artifact, make)
 
         path = folder / "pool" if work is None else work / f"pool-{_pool_name(recipe, seed)}"
         pool = stage("pool", path, lambda: build_pool(path, recipe.pool, seed, recipe.random_seed))
@@ -76,6 +80,16 @@ def simulate(recipe: Recipe, folder: Path, work: Path | None = None) -> Path:
         summary = write_summary(folder, recipe, pool)
         write_report(folder)
     return summary
+
+
+def _forget_others(folder: Path, recipe: Recipe) -> None:
+    """A run that was stopped leaves no summary of other settings."""
+    try:
+        settings = json.loads((folder / SUMMARY).read_bytes())["settings"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if settings != recipe.model_dump(mode="json"):
+        (folder / SUMMARY).unlink()
 
 
 def make_charter(path: Path, recipe: Recipe, seed: SeedModel, pool: Pool) -> Charter:

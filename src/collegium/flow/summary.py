@@ -19,6 +19,7 @@ from collegium.unify.unified_folder import FACTS
 from collegium.unify.unified_folder import LEDGER as LEDGERS
 
 SUMMARY = "summary.json"
+PACKAGES = ("collegium", "torch", "transformers")  # whose versions a run names
 
 
 def write_summary(folder: Path, recipe: Recipe, pool: Pool) -> Path:
@@ -33,7 +34,7 @@ def write_summary(folder: Path, recipe: Recipe, pool: Pool) -> Path:
         "random_seed": recipe.random_seed,
         "task": recipe.task,
         "created_with": {
-            **{package: version(package) for package in ("collegium", "torch", "transformers")},
+            **{package: version(package) for package in PACKAGES},
             "python": platform.python_version(),
             "threads": torch.get_num_threads(),
         },

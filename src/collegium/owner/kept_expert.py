@@ -13,8 +13,7 @@ from jaxtyping import Float32
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from collegium.core.artifacts import canonical_json, read_artifact, sha256_of, writing
-from collegium.core.errors import ArtifactError
+from collegium.core.artifacts import canonical_json, finished, sha256_of, writing
 from collegium.core.random_streams import stream_seed
 from collegium.data.examples import Examples
 from collegium.data.items import as_json
@@ -63,19 +62,19 @@ def kept_expert(
     """
     layers = charter.trained_layers(seed.num_layers)
     question = _question(charter, owner, private, proxies, layers)
-    work = store.work_folder()
-    path = work / f"expert-{question[:16]}"
-    found = _finished(path, question)
-    if found is not None:
-        return found
-    checkpoints = work / f"checkpoints-{question[:16]}"
-    own_seed = stream_seed(charter.terms.random_seed, "owner", owner)
-    expert = train_expert(seed, exercises, charter.terms.training, layers, own_seed, checkpoints, head_rows)
-    shutil.rmtree(path, ignore_errors=True)  # what lies there under our name is damaged
-    with writing(path, KIND, {"question": question}, {}) as folder:
-        head = {} if expert.head is None else {HEAD: expert.head}
-        save_file({**expert.tensors, **head}, folder / TENSORS)
-    shutil.rmtree(checkpoints, ignore_errors=True)
+    path = store.work_folder() / f"expert-{question[:16]}"
+    with store.working():
+        found = _finished(path, question)
+        if found is not None:
+            return found
+        checkpoints = path.with_name(f"checkpoints-{question[:16]}")
+        own_seed = stream_seed(charter.terms.random_seed, "owner", owner)
+        expert = train_expert(seed, exercises, charter.terms.training, layers, own_seed, checkpoints, head_rows)
+        shutil.rmtree(path, ignore_errors=True)  # what lies there under our name is damaged
+        with writing(path, KIND, {"question": question}, {}) as folder:
+            head = {} if expert.head is None else {HEAD: expert.head}
+            save_file({**expert.tensors, **head}, folder / TENSORS)
+        shutil.rmtree(checkpoints, ignore_errors=True)
     return KeptExpert(expert.tensors, expert.head)
 
 
@@ -91,12 +90,11 @@ def _question(charter: Charter, owner: str, private: Examples, proxies: Sequence
 
 
 def _finished(path: Path, question: str) -> KeptExpert | None:
+    if finished(path, KIND, {"question": question}) is None:
+        return None
     try:
-        artifact = read_artifact(path, KIND)
-        if artifact.inputs["question"] != question:
-            return None
         tensors = load_file(path / TENSORS)
-    except (ArtifactError, KeyError, OSError):
+    except OSError:
         return None
     head = tensors.pop(HEAD, None)
     return KeptExpert(tensors, head)

@@ -74,6 +74,13 @@ class ReleaseStore:
         path = self.folder / f"{name}.txt"
         return path.read_text() if path.is_file() else None
 
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """One at a time at the unreleased work; the next one waits, and finds it done."""
+        with (self.work_folder() / "work.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
     def work_folder(self) -> Path:
         """The folder of the owner's unreleased work, made where it is missing."""
         return _private(self.work or self.folder)

@@ -9,13 +9,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from jaxtyping import Float32
 
-from collegium.core.artifacts import Artifact, canonical_json, read_artifact, writing
+from collegium.core.artifacts import Artifact, canonical_json, finished, read_artifact, writing
 from collegium.core.errors import ArtifactError, DataError, IncompatibleSeedModel
 from collegium.core.progress import progress_bar
 from collegium.core.recipe import PoolSettings
@@ -113,9 +112,8 @@ def build_pool(path: Path, settings: PoolSettings, seed: SeedModel, random_seed:
         "max_length": seed.max_length,
     }
     inputs = {"seed_model": seed.fingerprint, "records": _digest(hashes, labels)}
-    finished = _finished(path, inputs, facts)
-    if finished is not None:
-        return finished
+    if finished(path, "pool", inputs, facts) is not None:
+        return read_pool(path)
     with writing(path, "pool", inputs, facts) as folder:
         column = pa.array([text.png if isinstance(text, Picture) else text for text in texts])
         labelled = {"label": pa.array(labels, pa.string()), "hash": pa.array(hashes)}
@@ -201,14 +199,6 @@ def _digest(hashes: Sequence[str], labels: Sequence[str | None]) -> str:
     for value, label in zip(hashes, labels, strict=True):
         digest.update(canonical_json([value, label]))
     return digest.hexdigest()
-
-
-def _finished(path: Path, inputs: dict[str, str], facts: dict[str, Any]) -> Pool | None:
-    try:
-        pool = read_pool(path)
-    except ArtifactError:
-        return None
-    return pool if (pool.artifact.inputs, pool.artifact.settings) == (inputs, facts) else None
 
 
 def _embed(path: Path, texts: Sequence[Item], seed: SeedModel) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from collegium.core.artifacts import Artifact, read_artifact
-from collegium.core.errors import ArtifactError, InvalidContribution
+from collegium.core.artifacts import Artifact, finished
+from collegium.core.errors import InvalidContribution
 from collegium.core.progress import say
 from collegium.core.random_streams import stream_seed
 from collegium.models.seed_model import SeedModel
@@ -35,9 +35,9 @@ def unify(charter: Charter, paths: Sequence[Path], pool: Pool, seed: SeedModel, 
     check_seed(charter, seed)
     check_pool(charter, pool)
     contributions = _read_all(charter, paths, pool, seed)
-    finished = _finished(destination, unified_inputs(charter, contributions))
-    if finished is not None:
-        return finished
+    found = finished(destination, KIND, unified_inputs(charter, contributions))
+    if found is not None:
+        return found
     ingredients = gather(charter, seed, pool, contributions)
     model, temperatures = routed_model(ingredients)
     facts: dict[str, Any] = {
@@ -85,11 +85,3 @@ def _tune(ingredients: Ingredients, model: Any) -> tuple[Any, dict[str, Any]]:
     better = before is not None and after is not None and after > before
     kept = terms.joint_tuning.keep == "always" or better
     return (tuned if kept else model), {"kept": kept, "accuracy_before": before, "accuracy_after": after}
-
-
-def _finished(destination: Path, inputs: dict[str, str]) -> Artifact | None:
-    try:
-        artifact = read_artifact(destination, KIND)
-    except ArtifactError:
-        return None
-    return artifact if artifact.inputs == inputs else None

@@ -25,26 +25,30 @@ from collegium.unify.routed_model import Ingredients
 ROUNDS = 6
 
 
-def fedavg(ingredients: Ingredients, private: Mapping[str, Examples]) -> tuple[dict[str, Tensor], Classes]:
+def fedavg(
+    ingredients: Ingredients, classes: Classes, private: Mapping[str, Examples]
+) -> tuple[dict[str, Tensor], Classes]:
     """FFN tensors of the averaged model and the classes that it answers by.
 
     Of LoRA updates the full matrices are averaged, each round's factors merged. With a head all rows are trained by
-    everybody and averaged too; they start as the owners contributed them.
+    everybody and averaged too.
 
     Args:
+        classes: as training finds them: with a head, the rows that owners began with.
         private: training examples of every owner.
     """
     charter, seed = ingredients.charter, ingredients.seed
     owners = [one.owner for one in ingredients.contributions]
     total = sum(len(private[owner]) for owner in owners)
     weights = [len(private[owner]) / total for owner in owners]
-    layers, classes = charter.trained_layers(seed.num_layers), ingredients.classes
+    layers = charter.trained_layers(seed.num_layers)
     rows = len(classes.public().names) if charter.terms.task == "label-head" else 0
     tensors: dict[str, Tensor] = {}
-    for number, settings in enumerate(_rounds(charter.terms.training, max(len(private[owner]) for owner in owners))):
+    rounds = [_rounds(charter.terms.training, number) for number in _exercises(ingredients, private)]
+    for number, budgets in enumerate(zip(*rounds, strict=True)):
         start = replace(seed, model=dense_model(seed, tensors).model) if tensors else seed
         updates, heads = [], []
-        for owner in owners:
+        for owner, settings in zip(owners, budgets, strict=True):
             exercises = private_exercises(charter, owner, seed, private[owner], classes)
             own_seed = stream_seed(charter.terms.random_seed, "fedavg", owner, str(number))
             update = train_expert(start, exercises, settings, layers, own_seed, head_rows=rows)
@@ -57,11 +61,18 @@ def fedavg(ingredients: Ingredients, private: Mapping[str, Examples]) -> tuple[d
     return tensors, classes
 
 
-def _rounds(training: TrainingSettings, examples: int) -> list[TrainingSettings]:
-    """The settings of every round: together the steps of one expert."""
-    steps = training.steps or (training.epochs or 1) * -(-examples // training.batch_size)
-    rounds = min(ROUNDS, steps)
-    parts = [steps // rounds + (number < steps % rounds) for number in range(rounds)]
+def _exercises(ingredients: Ingredients, private: Mapping[str, Examples]) -> list[int]:
+    """On how many private examples and proxies each owner's expert was trained."""
+    alignment = ingredients.charter.terms.training.alignment
+    proxies = ingredients.proxies.owners.sum(axis=0).astype(int).tolist() if alignment != "private" else None
+    own = [len(private[one.owner]) if alignment != "proxy" else 0 for one in ingredients.contributions]
+    return own if proxies is None else [a + b for a, b in zip(own, proxies, strict=True)]
+
+
+def _rounds(training: TrainingSettings, exercises: int) -> list[TrainingSettings]:
+    """The settings of every round: together the steps of an expert of so many exercises; of very few, one a round."""
+    steps = training.steps or (training.epochs or 1) * -(-exercises // training.batch_size)
+    parts = [max(1, steps // ROUNDS + (number < steps % ROUNDS)) for number in range(ROUNDS)]
     falling = training.schedule == "linear"
     return [
         training.model_copy(
@@ -70,7 +81,7 @@ def _rounds(training: TrainingSettings, examples: int) -> list[TrainingSettings]
                 "epochs": None,
                 "warmup_steps": 0,
                 "schedule": "constant",
-                "learning_rate": training.learning_rate * (1 - number / rounds if falling else 1),
+                "learning_rate": training.learning_rate * (1 - number / ROUNDS if falling else 1),
             }
         )
         for number, part in enumerate(parts)

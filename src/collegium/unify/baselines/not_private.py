@@ -37,24 +37,26 @@ def btx(ingredients: Ingredients, private: Mapping[str, Examples]) -> Any:
     model, _ = routed_model(ingredients)
     owners = [one.owner for one in ingredients.contributions]
     of = np.concatenate([np.full(len(private[owner]), index) for index, owner in enumerate(owners)])
-    together = ProxySet(_together(ingredients, private), np.eye(len(owners), dtype=np.float32)[of])
+    together = ProxySet(_together(ingredients, ingredients.classes, private), np.eye(len(owners), dtype=np.float32)[of])
     return jointly_tuned(model, together, terms.joint_tuning, stream_seed(terms.random_seed, "btx"))
 
 
-def pooled(ingredients: Ingredients, private: Mapping[str, Examples]) -> tuple[dict[str, Tensor], Classes]:
+def pooled(
+    ingredients: Ingredients, classes: Classes, private: Mapping[str, Examples]
+) -> tuple[dict[str, Tensor], Classes]:
     """FFN tensors of one dense model and the classes that it answers by; its budget is that of all owners, in steps.
 
     Args:
+        classes: as training finds them: with a head, the rows that owners began with.
         private: training examples of every owner.
     """
     charter, seed = ingredients.charter, ingredients.seed
     training, owners = charter.terms.training, len(ingredients.contributions)
     budget = training.steps and training.steps * owners
-    classes = ingredients.classes
     head_rows = len(classes.public().names) if charter.terms.task == "label-head" else 0
     expert = train_expert(
         seed,
-        _together(ingredients, private),
+        _together(ingredients, classes, private),
         training.model_copy(update={"steps": budget}),
         charter.trained_layers(seed.num_layers),
         stream_seed(charter.terms.random_seed, "pooled"),
@@ -65,9 +67,9 @@ def pooled(ingredients: Ingredients, private: Mapping[str, Examples]) -> tuple[d
     return scaled_expert(expert.tensors, training), classes
 
 
-def _together(ingredients: Ingredients, private: Mapping[str, Examples]) -> Exercises:
+def _together(ingredients: Ingredients, classes: Classes, private: Mapping[str, Examples]) -> Exercises:
     parts = [
-        private_exercises(ingredients.charter, one.owner, ingredients.seed, private[one.owner], ingredients.classes)
+        private_exercises(ingredients.charter, one.owner, ingredients.seed, private[one.owner], classes)
         for one in ingredients.contributions
     ]
     return reduce(add, parts)

@@ -1,0 +1,1 @@
+"""Federated rounds: algorithms as arithmetic on named arrays, and engines that carry their messages."""

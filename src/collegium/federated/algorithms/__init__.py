@@ -1,0 +1,1 @@
+"""Federated algorithms, a file each."""

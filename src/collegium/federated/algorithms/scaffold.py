@@ -1,0 +1,105 @@
+"""Scaffold: control variates correct every local step by how the client's gradient differs from the average one.
+
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh 2020, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+arXiv:1910.06378, algorithm 1 with option II and the global step size 1:
+
+    y ← y − η (∇F_i(y) − c_i + c)                       a local step
+    c_i⁺ = c_i − c + (x − y) / (steps · η)               the client's new control variate
+    x ← mean of y,   c ← c + |S| / N · mean of (c_i⁺ − c_i)
+
+c_i is the client's own and stays with it; the change of c_i leaves it. Momentum is not used: the correction is derived
+for plain steps.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+from pydantic import Field, model_validator
+from torch import nn
+
+from collegium.core.random_streams import stream
+from collegium.federated.algorithms.one_model import OneModelSettings, World, log_probabilities
+from collegium.federated.local_training import train_locally
+from collegium.federated.networks import load_parameters, parameters_of
+from collegium.federated.protocol import (
+    Algorithm,
+    Arrays,
+    ClientData,
+    Message,
+    below,
+    prefixed,
+    sorted_results,
+    weighted_mean,
+)
+
+
+class ScaffoldSettings(OneModelSettings):
+    """Settings of Scaffold."""
+
+    num_clients: int = Field(ge=1, description="N: all clients that may ever take part")
+
+    @model_validator(mode="after")
+    def _plain_steps(self) -> "ScaffoldSettings":
+        if self.local.momentum or self.local.weight_decay:
+            raise ValueError("Scaffold's correction is for plain steps; set local.momentum and local.weight_decay to 0")
+        return self
+
+
+class Scaffold(Algorithm):
+    """One model, averaged; local steps are corrected by control variates."""
+
+    def __init__(self, world: World, settings: ScaffoldSettings):
+        self.world, self.settings = world, settings
+        self.model = parameters_of(world.network(settings.network))
+        self.control = {name: np.zeros_like(array) for name, array in self.model.items()}
+
+    def plan(self, server_round: int, clients: Sequence[int], answers: Mapping[int, Message]) -> list[Message]:
+        arrays = {**prefixed(self.model, "model"), **prefixed(self.control, "control")}
+        return [Message(client, server_round, dict(arrays)) for client in clients]
+
+    def local_update(self, task: Message, data: ClientData, local_state: Arrays) -> tuple[Message, Arrays]:
+        start, control = below(task.arrays, "model"), below(task.arrays, "control")
+        own = local_state or {name: np.zeros_like(array) for name, array in control.items()}
+        module = load_parameters(self.world.network(self.settings.network), start)
+        shifts = {name: torch.from_numpy(control[name] - own[name]) for name in control}
+
+        def adjust() -> None:
+            for name, parameter in module.named_parameters():
+                assert parameter.grad is not None
+                parameter.grad += shifts[name]
+
+        local = self.settings.local
+        random = stream(self.world.random_seed, "local", str(task.client), str(task.server_round))
+        loss = lambda batch: nn.functional.cross_entropy(module(batch.inputs), batch.labels)  # noqa: E731
+        steps = train_locally(module, data, local, random, loss, adjust)
+        trained = parameters_of(module)
+        updated = {
+            name: own[name] - control[name] + (start[name] - trained[name]) / np.float32(steps * local.learning_rate)
+            for name in control
+        }
+        changes = {name: updated[name] - own[name] for name in updated}
+        return Message(
+            task.client, task.server_round, {**prefixed(trained, "model"), **prefixed(changes, "control")}
+        ), (updated)
+
+    def aggregate(self, server_round: int, results: Sequence[Message], failures: Sequence[int]) -> None:
+        current = [result for result in sorted_results(results) if result.server_round == server_round]
+        if not current:
+            return
+        equal = [1.0] * len(current)
+        self.model = weighted_mean([below(result.arrays, "model") for result in current], equal)
+        change = weighted_mean([below(result.arrays, "control") for result in current], equal)
+        share = np.float32(len(current) / self.settings.num_clients)
+        self.control = {name: array + share * change[name] for name, array in self.control.items()}
+
+    def predict(self, data: ClientData, local_state: Arrays | None = None) -> Float32[np.ndarray, "examples classes"]:
+        return log_probabilities(load_parameters(self.world.network(self.settings.network), self.model), data)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"arrays": {**prefixed(self.model, "model"), **prefixed(self.control, "control")}, "values": {}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.model, self.control = below(state["arrays"], "model"), below(state["arrays"], "control")
