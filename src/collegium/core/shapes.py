@@ -7,6 +7,8 @@
     layers    layers of the seed model, counted from 0
     picks     chosen rows
     tokens    positions of a sequence, padding included
+    clients   clients of a federation
+    groups    classes or domains whose examples are shared out among clients
 
 Shapes are checked against these words while the tests run (jaxtyping with beartype).
 """
