@@ -1,0 +1,170 @@
+"""The loop of rounds: sampling, silence, the quorum, and going on after a crash with the very same result."""
+
+import numpy as np
+import pytest
+
+from collegium.core.errors import ArtifactError, RunError
+from collegium.federated.algorithms.ddome import Ddome, DdomeSettings
+from collegium.federated.algorithms.fedavg import FedAvg
+from collegium.federated.algorithms.one_model import OneModelSettings
+from collegium.federated.algorithms.scaffold import Scaffold, ScaffoldSettings
+from collegium.federated.checkpoint import load_checkpoint
+from collegium.federated.client_state import ClientStates
+from collegium.federated.rounds import RoundSettings, run_rounds, sample_clients
+
+LINEAR = {"kind": "linear"}
+ALGORITHMS = {
+    "fedavg": lambda world: FedAvg(world, OneModelSettings.model_validate({"network": LINEAR})),
+    "scaffold": lambda world: Scaffold(world, ScaffoldSettings.model_validate({"network": LINEAR, "num_clients": 10})),
+    "ddome": lambda world: Ddome(world, DdomeSettings.model_validate({"num_experts": 3, "expert": LINEAR})),
+}
+SETTINGS = RoundSettings(rounds=6, clients_per_round=5)
+
+
+class Crash(BaseException):
+    """What kills a server: no handler may catch it."""
+
+
+def run(algorithm, engine, folder, settings=SETTINGS, identity="run", after=None):
+    run_rounds(algorithm, engine, settings, identity, 0, folder, after)
+    return algorithm.state_dict()
+
+
+def same(one, other):
+    assert one["values"] == other["values"]
+    assert one["arrays"].keys() == other["arrays"].keys()
+    return all((one["arrays"][name] == other["arrays"][name]).all() for name in one["arrays"])
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("messages", [1, 7, 13, 22])
+def test_a_server_that_was_killed_ends_with_the_state_of_one_that_was_not(name, messages, world, make_engine, tmp_path):
+    make = ALGORITHMS[name]
+    undisturbed = run(make(world), make_engine(make(world), "a"), tmp_path / "a-run")
+    engine = make_engine(make(world), "b")
+    answer, left = engine._answer, [messages]
+
+    def dying(kind, message):
+        left[0] -= 1
+        if left[0] == 0:
+            raise Crash
+        return answer(kind, message)
+
+    engine._answer = dying
+    with pytest.raises(Crash):
+        run(make(world), engine, tmp_path / "b-run")
+    engine._answer = answer
+    assert same(run(make(world), engine, tmp_path / "b-run"), undisturbed)
+
+
+def test_a_finished_run_does_nothing_again(world, make_engine, tmp_path):
+    make = ALGORITHMS["fedavg"]
+    first = run(make(world), make_engine(make(world)), tmp_path)
+    assert same(run(make(world), make_engine(make(world)), tmp_path), first)
+    reports = []
+    run(make(world), make_engine(make(world)), tmp_path, after=reports.append)
+    assert reports == []
+
+
+def test_a_checkpoint_of_other_settings_is_refused(world, make_engine, tmp_path):
+    make = ALGORITHMS["fedavg"]
+    run(make(world), make_engine(make(world)), tmp_path)
+    with pytest.raises(ArtifactError, match="other settings"):
+        run(make(world), make_engine(make(world)), tmp_path, identity="another")
+
+
+def test_a_damaged_checkpoint_is_named(world, make_engine, tmp_path):
+    make = ALGORITHMS["fedavg"]
+    run(make(world), make_engine(make(world)), tmp_path)
+    file = tmp_path / "checkpoint" / "arrays.safetensors"
+    file.write_bytes(file.read_bytes()[:-4])
+    with pytest.raises(ArtifactError, match="damaged"):
+        run(make(world), make_engine(make(world)), tmp_path)
+
+
+def test_one_failing_client_stops_no_other(world, clients, make_engine, tmp_path):
+    def data_of(client):
+        if client == 3:
+            raise OSError("disk")
+        return clients[client]
+
+    make = ALGORITHMS["ddome"]
+    reports = []
+    run(make(world), make_engine(make(world), data_of=data_of), tmp_path, after=reports.append)
+    assert [report.server_round for report in reports] == [1, 2, 3, 4, 5, 6]
+    assert all(report.aggregated for report in reports)
+    assert any(report.answered < report.asked for report in reports)
+
+
+def test_below_the_quorum_nothing_is_aggregated(world, clients, make_engine, tmp_path):
+    def data_of(client):
+        if client:
+            raise OSError("disk")
+        return clients[client]
+
+    make = ALGORITHMS["fedavg"]
+    algorithm, reports = make(world), []
+    before = dict(algorithm.model)
+    run(algorithm, make_engine(make(world), data_of=data_of), tmp_path, after=reports.append)
+    assert not any(report.aggregated for report in reports)
+    assert all((algorithm.model[name] == before[name]).all() for name in before)
+
+
+def test_silence_ends_the_run_and_it_goes_on_later(world, clients, make_engine, tmp_path):
+    make, gone = ALGORITHMS["fedavg"], [True]
+
+    def data_of(client):
+        if gone[0]:
+            raise OSError("offline")
+        return clients[client]
+
+    engine = make_engine(make(world), data_of=data_of)
+    with pytest.raises(RunError, match="No client has answered for 3 rounds"):
+        run(make(world), engine, tmp_path)
+    assert load_checkpoint(tmp_path / "checkpoint", _identity())[0] == 2
+    gone[0] = False
+    reports = []
+    run(make(world), engine, tmp_path, after=reports.append)
+    assert [report.server_round for report in reports] == [3, 4, 5, 6]
+
+
+def _identity():
+    from collegium.core.artifacts import canonical_json, sha256_of
+
+    return sha256_of(canonical_json("run"))
+
+
+def test_bytes_are_counted_each_way(world, clients, make_engine, tmp_path):
+    make = ALGORITHMS["ddome"]
+    reports = []
+    algorithm = make(world)
+    run(algorithm, make_engine(make(world)), tmp_path, after=reports.append)
+    gate = sum(array.nbytes for array in algorithm.gate.values())
+    expert = sum(array.nbytes for array in algorithm.experts[0].values())
+    for report in reports:
+        assert report.bytes_down == report.asked * (2 * gate + 2 * expert)  # asked with the gate, then sent M = 2
+        assert report.bytes_up == report.answered * (gate + 2 * expert + 2 * 8)  # two numbers of experts
+
+
+def test_anchors_have_their_share_of_the_places():
+    available, anchors = list(range(100)), [3, 50, 97]
+    taken = [sample_clients(available, 10, anchors, 0.3, 0, number) for number in range(200)]
+    assert all(len(set(one)) == len(one) == 10 for one in taken)
+    assert all(set(anchors) <= set(one) for one in taken)
+    without = [sample_clients(available, 10, [], 0.3, 0, number) for number in range(200)]
+    assert 3 * 200 * 0.05 < sum(len(set(anchors) & set(one)) for one in without) < 3 * 200 * 0.16
+    assert sample_clients(available, 10, anchors, 0.3, 0, 7) == taken[7]
+    assert sample_clients([1, 2], 10, anchors, 0.3, 0, 1) == [1, 2]
+
+
+def test_states_of_clients_stay_on_disk_and_a_round_may_be_asked_for_again(tmp_path):
+    states = ClientStates(tmp_path)
+    assert states.before(5, 1) == {}
+    states.keep(5, 1, {"c": np.ones(2, np.float32)})
+    states.keep(5, 4, {"c": np.full(2, 4, np.float32)})
+    assert states.before(5, 4)["c"].tolist() == [1, 1]  # the same as the first time
+    assert states.before(5, 5)["c"].tolist() == [4, 4]
+    states.keep(5, 9, {"c": np.full(2, 9, np.float32)})
+    assert len(list((tmp_path / "5").iterdir())) == 2
+    states.keep(6, 1, {})
+    assert not (tmp_path / "6").exists()
