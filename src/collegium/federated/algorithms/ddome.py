@@ -54,6 +54,9 @@ class DdomeSettings(Settings):
     expert: NetworkSettings = NetworkSettings()
     gate_hidden: int = Field(default=0, ge=0, description="units of the gate's hidden layer; 0 = a linear gate")
     local: LocalSettings = LocalSettings()
+    anchors: Literal["fixed", "none"] = Field(
+        default="fixed", description="fixed = a client for each expert, for as long as it answers; none"
+    )
     anchor_loss_weight: float = Field(
         default=1.0, ge=0, description="of the loss that teaches the gate an anchor's expert (improved)"
     )
@@ -215,6 +218,8 @@ class Ddome(Algorithm):
 
     def _elect(self, clients: Sequence[int], server_round: int) -> None:
         """Give every expert without an anchor one of the clients that are none yet."""
+        if self.settings.anchors == "none":
+            return
         free = [client for client in clients if client not in self.anchors]
         random = stream(self.world.random_seed, "anchors", str(server_round))
         for index, anchor in enumerate(self.anchors):

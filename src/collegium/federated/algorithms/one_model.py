@@ -52,7 +52,11 @@ class OneModel(Algorithm):
 
     def __init__(self, world: World, network: NetworkSettings, local: LocalSettings):
         self.world, self.network, self.local = world, network, local
-        self.model = parameters_of(world.network(network))
+        self.model = parameters_of(self.build())
+
+    def build(self) -> nn.Module:
+        """The network of client and server, as it starts."""
+        return self.world.network(self.network)
 
     @abstractmethod
     def loss(self, module: nn.Module, start: Arrays) -> Callable[[Batch], Tensor]:
@@ -66,9 +70,12 @@ class OneModel(Algorithm):
         return [Message(client, server_round, dict(self.model)) for client in clients]
 
     def local_update(self, task: Message, data: ClientData, local_state: Arrays) -> tuple[Message, Arrays]:
-        module = load_parameters(self.world.network(self.network), task.arrays)
-        random = stream(self.world.random_seed, "local", str(task.client), str(task.server_round))
-        train_locally(module, data, self.local, random, self.loss(module, task.arrays))
+        module = load_parameters(self.build(), task.arrays)
+        names = ("local", str(task.client), str(task.server_round))
+        random = stream(self.world.random_seed, *names)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream_seed(self.world.random_seed, *names))  # of losses that draw
+            train_locally(module, data, self.local, random, self.loss(module, task.arrays))
         return Message(task.client, task.server_round, parameters_of(module)), {}
 
     def aggregate(self, server_round: int, results: Sequence[Message], failures: Sequence[int]) -> None:
@@ -78,7 +85,7 @@ class OneModel(Algorithm):
             self.model = weighted_mean(arrays, [1.0] * len(arrays))
 
     def predict(self, data: ClientData, local_state: Arrays | None = None) -> Float32[np.ndarray, "examples classes"]:
-        module = load_parameters(self.world.network(self.network), self.model)
+        module = load_parameters(self.build(), self.model)
         return log_probabilities(module, data)
 
     def state_dict(self) -> dict[str, Any]:
