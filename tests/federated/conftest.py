@@ -10,7 +10,7 @@ from federated_world import CLASSES, DIM, make_client
 
 @pytest.fixture
 def world():
-    return World(features=DIM, shape=(DIM,), classes=CLASSES, random_seed=0)
+    return World(features=DIM, shape=(DIM,), classes=CLASSES, num_clients=10, random_seed=0)
 
 
 @pytest.fixture

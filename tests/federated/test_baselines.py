@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from collegium.federated.algorithms.average_ensemble import AverageEnsemble, AverageEnsembleSettings
-from collegium.federated.algorithms.ddome import DdomeSettings
-from collegium.federated.algorithms.fedmix import fedmix
+from collegium.federated.algorithms.fedmix import FedMixSettings, fedmix
 from collegium.federated.algorithms.fedsr import FedSr, FedSrSettings
 from collegium.federated.local_training import as_batch
 from collegium.federated.networks import load_parameters
@@ -30,7 +29,7 @@ def accuracy(algorithm):
 
 
 def test_in_fedmix_everybody_trains_every_expert_and_nobody_is_anchor(world, clients):
-    settings = DdomeSettings.model_validate({"num_experts": 3, "expert": {"kind": "linear"}, "local": LOCAL})
+    settings = FedMixSettings.model_validate({"num_experts": 3, "expert": {"kind": "linear"}, "local": LOCAL})
     algorithm = play(fedmix(world, settings), clients, 20)
     assert algorithm.versions == [20, 20, 20]
     assert algorithm.anchors == [None, None, None]

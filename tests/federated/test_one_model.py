@@ -1,13 +1,15 @@
 """FedAvg, FedProx and Scaffold against what can be computed by hand or is known of a convex problem."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 
-from collegium.federated.algorithms.fedavg import FedAvg
+from collegium.federated.algorithms.fedavg import FedAvg, FedAvgSettings
 from collegium.federated.algorithms.fedprox import FedProx, FedProxSettings
-from collegium.federated.algorithms.one_model import OneModelSettings, World
+from collegium.federated.algorithms.one_model import World
 from collegium.federated.algorithms.scaffold import Scaffold, ScaffoldSettings
 from collegium.federated.networks import NetworkSettings, build_network, load_parameters, parameters_of
 from collegium.federated.protocol import ClientData, Message, below
@@ -50,7 +52,7 @@ def play(algorithm, clients, rounds):
 
 def test_fedavg_averages_what_each_client_trained(world):
     clients = {1: make_client(1, (0, 1)), 2: make_client(2, (2, 3), examples=80)}
-    algorithm = FedAvg(world, OneModelSettings.model_validate(LINEAR))
+    algorithm = FedAvg(world, FedAvgSettings.model_validate(LINEAR))
     start = dict(algorithm.model)
     play(algorithm, clients, rounds=1)
     expected = [one_step(data, start) for data in clients.values()]
@@ -61,11 +63,10 @@ def test_fedavg_averages_what_each_client_trained(world):
 
 @pytest.mark.parametrize("make", [FedAvg, FedProx, Scaffold])
 def test_the_order_of_results_changes_nothing_and_stale_ones_are_left_out(world, clients, make):
-    settings = {FedAvg: OneModelSettings, FedProx: FedProxSettings, Scaffold: ScaffoldSettings}[make]
-    extra = {"num_clients": 10} if make is Scaffold else {}
+    settings = {FedAvg: FedAvgSettings, FedProx: FedProxSettings, Scaffold: ScaffoldSettings}[make]
     found = []
     for turn in (1, -1):
-        algorithm = make(world, settings.model_validate({**LINEAR, **extra}))
+        algorithm = make(world, settings.model_validate(LINEAR))
         tasks = algorithm.plan(3, list(clients), {})
         results = [algorithm.local_update(task, clients[task.client], {})[0] for task in tasks]
         stale = Message(77, 2, {name: array + 1 for name, array in results[0].arrays.items()})
@@ -75,7 +76,7 @@ def test_the_order_of_results_changes_nothing_and_stale_ones_are_left_out(world,
 
 
 def test_a_round_without_results_changes_nothing(world):
-    algorithm = FedAvg(world, OneModelSettings.model_validate(LINEAR))
+    algorithm = FedAvg(world, FedAvgSettings.model_validate(LINEAR))
     before = dict(algorithm.model)
     algorithm.aggregate(1, [], [1, 2])
     assert all((algorithm.model[name] == before[name]).all() for name in before)
@@ -93,7 +94,7 @@ def test_fedprox_stays_nearer_to_where_it_started(world):
         return sum(float(((result.arrays[name] - task.arrays[name]) ** 2).sum()) for name in task.arrays)
 
     assert moved(10.0) < moved(1.0) < moved(0.0)
-    fedavg = FedAvg(world, OneModelSettings.model_validate({**LINEAR, "local": local}))
+    fedavg = FedAvg(world, FedAvgSettings.model_validate({**LINEAR, "local": local}))
     [task] = fedavg.plan(1, [1], {})
     plain, _ = fedavg.local_update(task, data, {})
     distance = sum(float(((plain.arrays[name] - task.arrays[name]) ** 2).sum()) for name in task.arrays)
@@ -102,7 +103,7 @@ def test_fedprox_stays_nearer_to_where_it_started(world):
 
 def test_the_control_variates_of_scaffold_are_those_of_algorithm_1(world):
     clients = {1: make_client(1, (0, 1)), 2: make_client(2, (2, 3))}
-    algorithm = Scaffold(world, ScaffoldSettings.model_validate({**LINEAR, "num_clients": 4}))
+    algorithm = Scaffold(world, ScaffoldSettings.model_validate({**LINEAR}))
     start = dict(algorithm.model)
     tasks = algorithm.plan(1, [1, 2], {})
     results, states = zip(*(algorithm.local_update(task, clients[task.client], {}) for task in tasks))
@@ -114,7 +115,7 @@ def test_the_control_variates_of_scaffold_are_those_of_algorithm_1(world):
     for name in start:
         for state, gradient in zip(states, gradients):
             np.testing.assert_allclose(state[name], gradient[name], atol=1e-5)
-        share = 2 / 4 * (gradients[0][name] + gradients[1][name]) / 2
+        share = 2 / 10 * (gradients[0][name] + gradients[1][name]) / 2
         np.testing.assert_allclose(algorithm.control[name], share, atol=1e-5)
     # the second step is corrected by c - c_i
     [task, _] = algorithm.plan(2, [1, 2], {})
@@ -129,8 +130,8 @@ def test_scaffold_finds_the_optimum_of_all_that_fedavg_misses(world):
     """Softmax regression is convex: with several local steps on different classes FedAvg ends elsewhere."""
     clients = {number: with_noise(make_client(number, (number % 4, (number + 1) % 4))) for number in range(4)}
     local = {"learning_rate": 0.1, "batch_size": 10_000, "epochs": 10, "weight_decay": 0.0}
-    fedavg = play(FedAvg(world, OneModelSettings.model_validate({**LINEAR, "local": local})), clients, 300)
-    scaffold = Scaffold(world, ScaffoldSettings.model_validate({**LINEAR, "local": local, "num_clients": 4}))
+    fedavg = play(FedAvg(world, FedAvgSettings.model_validate({**LINEAR, "local": local})), clients, 300)
+    scaffold = Scaffold(replace(world, num_clients=4), ScaffoldSettings.model_validate({**LINEAR, "local": local}))
     play(scaffold, clients, 300)
 
     def gradient(model):
@@ -143,13 +144,13 @@ def test_scaffold_finds_the_optimum_of_all_that_fedavg_misses(world):
 
 def test_scaffold_takes_plain_steps_only():
     with pytest.raises(ValidationError, match="plain steps"):
-        ScaffoldSettings.model_validate({"num_clients": 4, "local": {"momentum": 0.9}})
+        ScaffoldSettings.model_validate({"local": {"momentum": 0.9}})
 
 
 @pytest.mark.parametrize("kind", ["linear", "mlp"])
 def test_fedavg_learns(world, clients, kind):
     settings = {"network": {"kind": kind}, "local": {"learning_rate": 0.1, "epochs": 3}}
-    algorithm = play(FedAvg(world, OneModelSettings.model_validate(settings)), clients, 30)
+    algorithm = play(FedAvg(world, FedAvgSettings.model_validate(settings)), clients, 30)
     unseen = make_client(123)
     assert (algorithm.predict(unseen).argmax(axis=1) == unseen.labels).mean() > 0.85
 
@@ -163,5 +164,5 @@ def test_a_cnn_of_pictures_has_the_shapes_that_travel():
     assert all((parameters_of(other)[name] == arrays[name]).all() for name in arrays)
     with pytest.raises(ValueError, match="shape"):
         load_parameters(build_network(settings, (3, 8, 8), 5, 0), arrays)
-    start = World(DIM, (3, 16, 16), 5, 0, initial=arrays).network(settings, "any")
+    start = World(DIM, (3, 16, 16), 5, 1, 0, initial=arrays).network(settings, "any")
     assert all((parameters_of(start)[name] == arrays[name]).all() for name in arrays)

@@ -5,8 +5,7 @@ import pytest
 
 from collegium.core.errors import ArtifactError, RunError
 from collegium.federated.algorithms.ddome import Ddome, DdomeSettings
-from collegium.federated.algorithms.fedavg import FedAvg
-from collegium.federated.algorithms.one_model import OneModelSettings
+from collegium.federated.algorithms.fedavg import FedAvg, FedAvgSettings
 from collegium.federated.algorithms.scaffold import Scaffold, ScaffoldSettings
 from collegium.federated.checkpoint import load_checkpoint
 from collegium.federated.client_state import ClientStates
@@ -14,8 +13,8 @@ from collegium.federated.rounds import RoundSettings, run_rounds, sample_clients
 
 LINEAR = {"kind": "linear"}
 ALGORITHMS = {
-    "fedavg": lambda world: FedAvg(world, OneModelSettings.model_validate({"network": LINEAR})),
-    "scaffold": lambda world: Scaffold(world, ScaffoldSettings.model_validate({"network": LINEAR, "num_clients": 10})),
+    "fedavg": lambda world: FedAvg(world, FedAvgSettings.model_validate({"network": LINEAR})),
+    "scaffold": lambda world: Scaffold(world, ScaffoldSettings.model_validate({"network": LINEAR})),
     "ddome": lambda world: Ddome(world, DdomeSettings.model_validate({"num_experts": 3, "expert": LINEAR})),
 }
 SETTINGS = RoundSettings(rounds=6, clients_per_round=5)

@@ -10,7 +10,20 @@ import click
 import typer
 from rich.console import Console
 
-from collegium.cli import bench, coordinator, explain, export, look, merge, owner, owners, push, select, simulation
+from collegium.cli import (
+    bench,
+    coordinator,
+    explain,
+    export,
+    federate,
+    look,
+    merge,
+    owner,
+    owners,
+    push,
+    select,
+    simulation,
+)
 from collegium.core.errors import CollegiumError
 from collegium.reports.wording import clean
 
@@ -38,6 +51,7 @@ app.command("export")(export.export)
 app.command("push")(push.push)
 app.command("report")(simulation.report)
 app.command("bench")(bench.bench)
+app.command("federate")(federate.federate)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ are drawn from the client's number alone. The answer is the mean of the models' 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float32
@@ -13,7 +13,7 @@ from pydantic import Field
 from scipy.special import logsumexp
 
 from collegium.core.random_streams import stream_seed
-from collegium.federated.algorithms.fedavg import FedAvg
+from collegium.federated.algorithms.fedavg import FedAvg, FedAvgSettings
 from collegium.federated.algorithms.one_model import OneModelSettings, World
 from collegium.federated.networks import parameters_of
 from collegium.federated.protocol import Algorithm, Arrays, ClientData, Message, below, prefixed
@@ -22,6 +22,7 @@ from collegium.federated.protocol import Algorithm, Arrays, ClientData, Message,
 class AverageEnsembleSettings(OneModelSettings):
     """Settings of the ensemble."""
 
+    name: Literal["average-ensemble"] = "average-ensemble"
     num_experts: int = Field(default=5, ge=1, description="K: models, and groups of clients")
 
 
@@ -30,7 +31,8 @@ class AverageEnsemble(Algorithm):
 
     def __init__(self, world: World, settings: AverageEnsembleSettings):
         self.world = world
-        self.members = [FedAvg(world, settings) for _ in range(settings.num_experts)]
+        own = FedAvgSettings(network=settings.network, local=settings.local)
+        self.members = [FedAvg(world, own) for _ in range(settings.num_experts)]
         if world.initial is None:  # the same start would make them too much alike
             for index, member in enumerate(self.members):
                 member.model = parameters_of(world.network(settings.network, f"expert {index}"))

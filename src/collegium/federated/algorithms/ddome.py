@@ -44,6 +44,7 @@ from collegium.federated.protocol import (
 class DdomeSettings(Settings):
     """Settings of DDOME."""
 
+    name: Literal["ddome"] = "ddome"
     variant: Literal["described", "improved"] = Field(
         default="improved",
         description="described = as published; improved = the gate's probabilities are over all experts, and anchors "

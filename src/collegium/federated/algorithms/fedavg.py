@@ -6,6 +6,7 @@ plain, because that number would tell about the client, and no result of ours de
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -14,10 +15,16 @@ from collegium.federated.local_training import Batch
 from collegium.federated.protocol import Arrays
 
 
+class FedAvgSettings(OneModelSettings):
+    """Settings of FedAvg."""
+
+    name: Literal["fedavg"] = "fedavg"
+
+
 class FedAvg(OneModel):
     """One model, averaged."""
 
-    def __init__(self, world: World, settings: OneModelSettings):
+    def __init__(self, world: World, settings: FedAvgSettings):
         super().__init__(world, settings.network, settings.local)
 
     def loss(self, module: nn.Module, start: Arrays) -> Callable[[Batch], Tensor]:

@@ -5,6 +5,7 @@ arXiv:1812.06127, algorithm 2: h(w) = F(w) + μ/2 ‖w − w_t‖².
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -18,6 +19,7 @@ from collegium.federated.protocol import Arrays
 class FedProxSettings(OneModelSettings):
     """Settings of FedProx."""
 
+    name: Literal["fedprox"] = "fedprox"
     proximal: float = Field(default=0.1, ge=0, description="μ: weight of the penalty; 0 = FedAvg")
 
 

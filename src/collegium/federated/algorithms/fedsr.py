@@ -10,6 +10,7 @@ In answering, the mean is read. Averaging is FedAvg's, over all parameters, thos
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -28,6 +29,7 @@ SMALLEST = 1e-3  # of a standard deviation
 class FedSrSettings(OneModelSettings):
     """Settings of FedSR; the representation has as many numbers as the network's hidden layer."""
 
+    name: Literal["fedsr"] = "fedsr"
     length_weight: float = Field(default=0.01, ge=0, description="α_L2R")
     information_weight: float = Field(default=0.0005, ge=0, description="α_CMI")
 

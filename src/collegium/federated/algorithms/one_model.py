@@ -25,12 +25,14 @@ class World:
         features: length of a feature vector.
         shape: of one input of an expert.
         classes: their number.
+        num_clients: all clients that may ever take part.
         initial: parameters from which networks start (the common expert's); None = random ones.
     """
 
     features: int
     shape: tuple[int, ...]
     classes: int
+    num_clients: int
     random_seed: int
     initial: Arrays | None = None
 

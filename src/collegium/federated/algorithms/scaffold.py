@@ -12,12 +12,12 @@ for plain steps.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float32
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import nn
 
 from collegium.core.random_streams import stream
@@ -39,7 +39,7 @@ from collegium.federated.protocol import (
 class ScaffoldSettings(OneModelSettings):
     """Settings of Scaffold."""
 
-    num_clients: int = Field(ge=1, description="N: all clients that may ever take part")
+    name: Literal["scaffold"] = "scaffold"
 
     @model_validator(mode="after")
     def _plain_steps(self) -> "ScaffoldSettings":
@@ -92,7 +92,7 @@ class Scaffold(Algorithm):
         equal = [1.0] * len(current)
         self.model = weighted_mean([below(result.arrays, "model") for result in current], equal)
         change = weighted_mean([below(result.arrays, "control") for result in current], equal)
-        share = np.float32(len(current) / self.settings.num_clients)
+        share = np.float32(len(current) / self.world.num_clients)
         self.control = {name: array + share * change[name] for name, array in self.control.items()}
 
     def predict(self, data: ClientData, local_state: Arrays | None = None) -> Float32[np.ndarray, "examples classes"]:

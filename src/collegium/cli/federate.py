@@ -1,0 +1,39 @@
+"""`federate`: rounds among simulated clients."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from collegium.cli.options import Out, Overrides, Quiet, Threads
+
+
+def federate(
+    recipe: Annotated[Path, typer.Argument(help="recipe of a federation (YAML)")],
+    out: Out = None,
+    overrides: Overrides = None,
+    threads: Threads = None,
+    quiet: Quiet = False,
+) -> None:
+    """Federated rounds on one machine with made-up clients; killed runs go on after their last round."""
+    from collegium.core.load_recipe import load_recipe
+    from collegium.federated.recipe import FederatedRecipe
+    from collegium.flow.federate import federate as run
+
+    path = run(load_recipe(recipe, FederatedRecipe, overrides), out or Path("runs") / recipe.stem)
+    found = json.loads(path.read_bytes())
+    console = Console()
+    judging = found["clients"]["judging"]
+    spread = f"{min(found['by_client']):.3f} to {max(found['by_client']):.3f}"
+    console.print(
+        f"{found['algorithm']}: zero-shot accuracy {found['accuracy']:.3f} on {judging} clients that "
+        f"never trained ({spread}), mean of rounds {', '.join(map(str, found['averaged_rounds']))}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    shares = ", ".join(f"{share:.2f}" for share in found["utilisation"])
+    console.print(f"use of the experts: {shares}", markup=False, highlight=False)
+    console.print(f"result: {path}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,42 @@
+"""Every algorithm by its name, and its settings: server and clients make the same object from the same settings."""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from collegium.federated.algorithms.average_ensemble import AverageEnsemble, AverageEnsembleSettings
+from collegium.federated.algorithms.ddome import Ddome, DdomeSettings
+from collegium.federated.algorithms.fedavg import FedAvg, FedAvgSettings
+from collegium.federated.algorithms.fedmix import FedMixSettings, fedmix
+from collegium.federated.algorithms.fedprox import FedProx, FedProxSettings
+from collegium.federated.algorithms.fedsr import FedSr, FedSrSettings
+from collegium.federated.algorithms.one_model import World
+from collegium.federated.algorithms.scaffold import Scaffold, ScaffoldSettings
+from collegium.federated.protocol import Algorithm
+
+AlgorithmSettings = Annotated[
+    FedAvgSettings
+    | FedProxSettings
+    | ScaffoldSettings
+    | DdomeSettings
+    | FedMixSettings
+    | AverageEnsembleSettings
+    | FedSrSettings,
+    Field(discriminator="name"),
+]
+
+ALGORITHMS: dict[str, Callable[[World, Any], Algorithm]] = {
+    "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "scaffold": Scaffold,
+    "ddome": Ddome,
+    "fedmix": fedmix,
+    "average-ensemble": AverageEnsemble,
+    "fedsr": FedSr,
+}
+
+
+def make_algorithm(world: World, settings: AlgorithmSettings) -> Algorithm:
+    """The algorithm that the settings name."""
+    return ALGORITHMS[settings.name](world, settings)

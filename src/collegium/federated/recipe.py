@@ -1,0 +1,51 @@
+"""A recipe of federated rounds, simulated on one machine: data, clients, common expert, algorithm."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from collegium.core.partition_settings import PartitionSettings
+from collegium.core.recipe import Columns, DataSource, Name
+from collegium.core.settings import Settings
+from collegium.federated.make_algorithm import AlgorithmSettings
+from collegium.federated.rounds import RoundSettings
+
+
+class EvaluationSettings(Settings):
+    """When and on whom a federation is evaluated."""
+
+    every: int = Field(default=10, ge=1, description="rounds between two evaluations")
+    averaged: int = Field(
+        default=5,
+        ge=1,
+        description="last evaluations whose mean is reported: single ones swing by points; never the best",
+    )
+    clients: Literal["validation", "test"] = Field(
+        default="test", description="held-out clients: choices are made on validation clients, reports on test clients"
+    )
+
+
+class FederatedRecipe(Settings):
+    """Everything that a simulated federation depends on."""
+
+    project: Name = "federation"
+    data: DataSource = Field(description="catalogue name, file, folder or hub name; all of it is shared out")
+    columns: Columns = Columns()
+    limit: int | None = Field(default=None, ge=1, description="most examples, drawn by random_seed; null = all")
+    common_expert: str = Field(
+        description="frozen model whose embeddings the gate reads: a seed model, or efficientnet-lite0"
+    )
+    inputs: Literal["features", "pictures"] = Field(
+        default="features", description="what experts read: the common expert's embeddings, or pictures themselves"
+    )
+    partition: PartitionSettings
+    held_out_clients: float = Field(
+        default=0.2,
+        gt=0,
+        lt=0.5,
+        description="share of the clients that are test clients; as many are validation clients",
+    )
+    algorithm: AlgorithmSettings
+    rounds: RoundSettings = RoundSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    random_seed: int = Field(default=0, ge=0, description="partition, clients, training; same seed, same result")

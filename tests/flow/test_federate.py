@@ -1,0 +1,141 @@
+"""A federation of made-up clients, end to end on a tiny common expert: result, resuming, faults, and the command."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from collegium.cli.main import app
+from collegium.core.errors import InputError, RecipeError
+from collegium.core.load_recipe import parse_settings
+from collegium.federated import rounds
+from collegium.federated.recipe import FederatedRecipe
+from collegium.flow.federate import federate, gather_clients
+from tiny import DOMAINS, make_texts
+
+ALGORITHMS = [
+    {"name": "fedavg"},
+    {"name": "fedprox"},
+    {"name": "scaffold"},
+    {"name": "ddome", "num_experts": 3},
+    {"name": "fedmix", "num_experts": 3},
+    {"name": "average-ensemble", "num_experts": 2},
+    {"name": "fedsr"},
+]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Texts of four classes."""
+    path = tmp_path_factory.mktemp("data") / "texts.jsonl"
+    rows = [
+        {"text": text, "label": label}
+        for labels in DOMAINS.values()
+        for label, words in labels.items()
+        for text in make_texts(words, 60, label)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def make(data, seed_folder):
+    def make(**changes):
+        values = {
+            "data": str(data),
+            "common_expert": str(seed_folder),
+            "partition": {"kind": "pathological", "num_clients": 12, "classes_per_client": 2},
+            "held_out_clients": 0.25,
+            "algorithm": {"name": "ddome", "num_experts": 3, "local": {"learning_rate": 0.5}},
+            "rounds": {"rounds": 6, "clients_per_round": 4},
+            "evaluation": {"every": 2, "averaged": 2},
+        }
+        return parse_settings({**values, **changes}, FederatedRecipe)
+
+    return make
+
+
+def result(path):
+    return json.loads(path.read_bytes())
+
+
+def test_clients_that_judge_never_train(make, tmp_path):
+    for judges in ("test", "validation"):
+        found = gather_clients(make(evaluation={"clients": judges}), tmp_path / judges)
+        assert len(found.training) == 6
+        assert len(found.judges) == 3
+        assert not set(found.training) & set(found.judges)
+        rows = np.concatenate(found.rows)
+        assert sorted(rows.tolist()) == list(range(240))
+    test = gather_clients(make(), tmp_path / "test")
+    validation = gather_clients(make(evaluation={"clients": "validation"}), tmp_path / "validation")
+    assert not set(test.judges) & set(validation.judges)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda one: one["name"])
+def test_every_algorithm_runs_and_says_what_it_found(make, tmp_path, algorithm):
+    found = result(federate(make(algorithm=algorithm), tmp_path))
+    assert found["algorithm"] == algorithm["name"]
+    assert found["averaged_rounds"] == [4, 6]
+    assert 0 <= found["accuracy"] <= 1
+    assert len(found["by_client"]) == found["clients"]["judging"] == 3
+    assert sum(found["utilisation"]) == pytest.approx(1)
+    assert found["bytes_down"] > found["bytes_up"] / 2 > 0
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["server_round"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    judged = [line["accuracy"] for line in lines if "accuracy" in line]
+    assert found["accuracy"] == pytest.approx(np.mean(judged[-2:]))
+
+
+def test_rounds_teach_something(make, tmp_path):
+    rounds = {"rounds": 40, "clients_per_round": 6}
+    algorithm = {"name": "fedavg", "local": {"learning_rate": 0.5, "epochs": 2}}
+    found = result(federate(make(algorithm=algorithm, rounds=rounds), tmp_path))
+    assert found["accuracy"] > 0.5  # of four classes
+
+
+def test_a_killed_run_ends_as_one_that_was_not(make, tmp_path, monkeypatch):
+    undisturbed = federate(make(), tmp_path / "a").read_bytes()
+    true, left = rounds.save_checkpoint, [4]
+
+    def dying(*given):
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        true(*given)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(rounds, "save_checkpoint", dying)
+        federate(make(), tmp_path / "b")
+    assert federate(make(), tmp_path / "b").read_bytes() == undisturbed
+    lines = (tmp_path / "b" / "metrics.jsonl").read_text()
+    assert lines == (tmp_path / "a" / "metrics.jsonl").read_text()
+
+
+def test_examples_are_embedded_once(make, tmp_path, monkeypatch):
+    federate(make(), tmp_path)
+    monkeypatch.setattr("collegium.flow.federate.embed_texts", None)
+    gather_clients(make(random_seed=0), tmp_path)
+
+
+def test_faults_are_named(make, tmp_path):
+    with pytest.raises(RecipeError, match="hold texts"):
+        federate(make(inputs="pictures"), tmp_path)
+    with pytest.raises(RecipeError, match="need labels"):
+        federate(make(columns={"label": None}), tmp_path)
+    with pytest.raises(RecipeError, match="algorithm"):
+        make(algorithm={"name": "fedsomething"})
+    with pytest.raises(InputError, match="too few examples"):
+        federate(make(partition={"kind": "iid", "num_clients": 500}), tmp_path)
+
+
+def test_the_command_prints_the_result(make, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(make().model_dump(mode="json", exclude_none=True)))
+    found = CliRunner().invoke(app, ["federate", str(path), "--out", str(tmp_path / "run"), "--set", "rounds.rounds=2"])
+    assert found.exit_code == 0, found.output
+    assert "zero-shot accuracy" in found.output
+    assert "use of the experts" in found.output
+    assert (tmp_path / "run" / "federation.json").is_file()
