@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from collegium.federated.algorithms.average_ensemble import AverageEnsemble, AverageEnsembleSettings
+from collegium.federated.algorithms.fedadg import FedAdg, FedAdgSettings
 from collegium.federated.algorithms.fedmix import FedMixSettings, fedmix
 from collegium.federated.algorithms.fedsr import FedSr, FedSrSettings
 from collegium.federated.local_training import as_batch
@@ -87,3 +88,31 @@ def test_a_length_penalty_shortens_the_representation(world, clients):
         with torch.no_grad():
             lengths.append(float(module.encode(as_batch(clients[0]).inputs)[0].norm()))
     assert lengths[1] < 0.5 * lengths[0]
+
+
+def test_fedadg_learns_and_every_part_follows_its_own_loss_alone(world, clients):
+    settings = FedAdgSettings.model_validate({"network": {"hidden": 8}, "local": LOCAL})
+    algorithm = play(FedAdg(world, settings), clients, 30)
+    assert accuracy(algorithm) > 0.7
+    module = load_parameters(algorithm.build(), algorithm.model)
+    batch = as_batch(clients[0])
+    torch.manual_seed(1)
+    algorithm.loss(module, {})(batch).backward()
+    found = {name: value.grad.clone() for name, value in module.named_parameters()}
+    module.zero_grad()
+    torch.manual_seed(1)
+    classes = torch.nn.functional.one_hot(batch.labels, 4).float()
+    features = module.body(batch.inputs)
+    generated = module.generator(torch.cat([torch.rand(len(features), 10), classes], dim=1))
+    of_generated, of_features = (module.discriminator(torch.cat([v, classes], dim=1)) for v in (generated, features))
+    losses = {
+        "body": 0.5 * (1 - of_features).pow(2).mean()
+        + 0.5 * torch.nn.functional.cross_entropy(module.head(features), batch.labels),
+        "discriminator": -(of_generated.pow(2) + (1 - of_features).pow(2)).mean(),
+        "generator": (1 - of_generated).pow(2).mean(),
+    }
+    for part, loss in losses.items():
+        names = [name for name, _ in module.named_parameters() if name.startswith(part)]
+        values = [module.get_parameter(name) for name in names]
+        for name, expected in zip(names, torch.autograd.grad(loss, values, retain_graph=True)):
+            torch.testing.assert_close(found[name], expected)

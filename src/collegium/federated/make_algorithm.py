@@ -7,6 +7,7 @@ from pydantic import Field
 
 from collegium.federated.algorithms.average_ensemble import AverageEnsemble, AverageEnsembleSettings
 from collegium.federated.algorithms.ddome import Ddome, DdomeSettings
+from collegium.federated.algorithms.fedadg import FedAdg, FedAdgSettings
 from collegium.federated.algorithms.fedavg import FedAvg, FedAvgSettings
 from collegium.federated.algorithms.fedmix import FedMixSettings, fedmix
 from collegium.federated.algorithms.fedprox import FedProx, FedProxSettings
@@ -22,7 +23,8 @@ AlgorithmSettings = Annotated[
     | DdomeSettings
     | FedMixSettings
     | AverageEnsembleSettings
-    | FedSrSettings,
+    | FedSrSettings
+    | FedAdgSettings,
     Field(discriminator="name"),
 ]
 
@@ -34,6 +36,7 @@ ALGORITHMS: dict[str, Callable[[World, Any], Algorithm]] = {
     "fedmix": fedmix,
     "average-ensemble": AverageEnsemble,
     "fedsr": FedSr,
+    "fedadg": FedAdg,
 }
 
 

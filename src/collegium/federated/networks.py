@@ -41,6 +41,12 @@ def build_network(settings: NetworkSettings, shape: tuple[int, ...], classes: in
         return _cnn(shape, settings.hidden, classes)
 
 
+def build_body(settings: NetworkSettings, shape: tuple[int, ...], outputs: int, random_seed: int) -> nn.Module:
+    """A network of features for others to read: not linear, or there would be nothing to regularise or to align."""
+    kind = "mlp" if settings.kind == "linear" else settings.kind
+    return build_network(settings.model_copy(update={"kind": kind}), shape, outputs, random_seed)
+
+
 def build_gate(dim: int, num_experts: int, hidden: int, random_seed: int) -> nn.Module:
     """Features → a score for each expert; linear where `hidden` is 0."""
     with torch.random.fork_rng(devices=[]):

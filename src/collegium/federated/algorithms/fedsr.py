@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from collegium.core.random_streams import stream_seed
 from collegium.federated.algorithms.one_model import OneModel, OneModelSettings, World
 from collegium.federated.local_training import Batch
-from collegium.federated.networks import NetworkSettings, build_network
+from collegium.federated.networks import build_body
 from collegium.federated.protocol import Arrays
 
 SMALLEST = 1e-3  # of a standard deviation
@@ -59,7 +59,7 @@ class FedSr(OneModel):
     def build(self) -> nn.Module:
         """A body that gives 2 · hidden numbers, and the head over a sample of them. It starts random."""
         seed, dim = stream_seed(self.world.random_seed, "network", "fedsr"), self.network.hidden
-        body = build_network(_body(self.network), self.world.shape, 2 * dim, seed)
+        body = build_body(self.network, self.world.shape, 2 * dim, seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return _Probabilistic(body, dim, self.world.classes)
@@ -78,8 +78,3 @@ class FedSr(OneModel):
             return task + self.length_weight * length + self.information_weight * divergence.sum(dim=1).mean()
 
         return regularised
-
-
-def _body(network: NetworkSettings) -> NetworkSettings:
-    """A linear body would leave nothing to regularise."""
-    return network.model_copy(update={"kind": "mlp"}) if network.kind == "linear" else network
