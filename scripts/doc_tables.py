@@ -16,8 +16,8 @@ def main(folder: Path, pages: list[Path]) -> None:
     for page in pages:
         text, places = page.read_text(encoding="utf-8"), 0
         for mark, content in ((suite, table), (f"{suite} in short", shortened(table))):
-            pattern = re.compile(rf"(<!-- {mark} -->\n).*?(\n<!-- end of {suite} -->)", re.DOTALL)
-            text, found = pattern.subn(lambda match, new=content: f"{match[1]}{new}{match[2]}", text)
+            pattern = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- end of {suite} -->)", re.DOTALL)
+            text, found = pattern.subn(lambda match, new=content: f"{match[1]}{new}\n{match[2]}", text)
             places += found
         if not places:
             sys.exit(
