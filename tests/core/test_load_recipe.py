@@ -13,7 +13,7 @@ from collegium.core.recipe import DEFAULT_STEPS, Agreement, OwnerRecipe, Recipe,
 from collegium.core.router_settings import PAPER_ROUTER, RouterSettings
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = sorted((ROOT / "recipes").glob("**/*.yaml"))
+SHIPPED = sorted((ROOT / "recipes").glob("*.yaml"))
 
 
 def minimal(**changes: object) -> dict:

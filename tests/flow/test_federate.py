@@ -1,6 +1,7 @@
 """A federation of made-up clients, end to end on a tiny common expert: result, resuming, faults, and the command."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,12 +10,14 @@ from typer.testing import CliRunner
 
 from collegium.cli.main import app
 from collegium.core.errors import InputError, RecipeError
-from collegium.core.load_recipe import parse_settings
+from collegium.core.load_recipe import load_recipe, parse_settings
 from collegium.federated import rounds
+from collegium.federated.make_algorithm import ALGORITHMS as ALGORITHM_NAMES
 from collegium.federated.recipe import FederatedRecipe
 from collegium.flow.federate import federate, gather_clients
 from tiny import DOMAINS, make_texts
 
+ROOT = Path(__file__).parents[2]
 ALGORITHMS = [
     {"name": "fedavg"},
     {"name": "fedprox"},
@@ -56,6 +59,11 @@ def make(data, seed_folder):
         return parse_settings({**values, **changes}, FederatedRecipe)
 
     return make
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes" / "federated").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_recipe_of_the_project_is_valid(path):
+    assert load_recipe(path, FederatedRecipe).algorithm.name in ALGORITHM_NAMES
 
 
 def result(path):
