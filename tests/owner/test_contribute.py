@@ -66,7 +66,7 @@ def test_promise_1_every_file_written_lies_in_the_destination_or_in_the_store(wo
     }
     stored = {name.removeprefix("store/") for name in new if name.startswith("store/")}
     kept = {name for name in stored if name.startswith(("contribution-", "selection-", "expert-"))}
-    assert stored - kept == {"lock", "releases.json"}
+    assert stored - kept == {"lock", "work.lock", "releases.json"}
     assert len({name.split("/")[0] for name in kept}) == 3
     assert all(snapshot(path) == content for path, content in inputs.items())
 

@@ -12,7 +12,7 @@ from collegium.reports.page import render_report, write_report
 SECTIONS = ["accuracy", "figure", "routing", "owners", "pool", "released", "unification", "stages", "repeat"]
 HOSTILE = "<script>alert(1)</script>[red]\x1b[31m\u202e\"' onload=x {{ 7*7 }}"
 SHOWN = [
-    "85.4\u00a0%", "92.3–97.2", "97.8 %", "29.9 MB", "2B/m = 0.034", "∞", "148 proxies", "was not kept",
+    "85.4\u00a0%", "97.8 %", "29.9 MB", "2B/m = 0.034", "∞", "148 proxies", "was not kept",
     "1 min 15 s", "a news article about {label}", "19,876 items", "c0ffee42", "method: dpp",
     "OMP_NUM_THREADS=2 collegium run recipe.yaml", "kept out of the charter",
     "less than the seed model (55 %)", "public pool 40", "chosen by several owners 1", "0.31", "over 2,000 items",
