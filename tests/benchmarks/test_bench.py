@@ -2,9 +2,12 @@
 
 import csv
 import json
+import multiprocessing
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -186,10 +189,19 @@ def test_a_cell_that_fails_stops_no_other_and_is_tried_again(suite_path, tmp_pat
     assert [row.method for row in again.rows] == ["lda", "alone"]
 
 
-def test_seeds_run_side_by_side_in_processes_with_the_same_result(finished, suite_path, tmp_path):
+def test_seeds_run_side_by_side_in_processes_with_the_same_result(finished, suite_path, tmp_path, monkeypatch):
     out, _ = finished
     suite, path = load_suite(str(suite_path))
+    true, at_work = module._start, []
+
+    def watched(cell, threads):
+        process = true(cell, threads)
+        at_work.append(len(multiprocessing.active_children()))
+        return process
+
+    monkeypatch.setattr(module, "_start", watched)
     run_suite(suite.part(None, ["lda"]), path, tmp_path, jobs=2, threads=torch.get_num_threads())
+    assert at_work == [1, 2]  # the second starts while the first is at work
     for seed in (0, 1):
         alone, together = (
             json.loads((folder / f"seed-{seed}" / "lda" / "summary.json").read_bytes()) for folder in (out, tmp_path)
@@ -218,6 +230,31 @@ def test_a_killed_process_is_a_failed_cell(suite_path, tmp_path, monkeypatch):
     again = bench(suite, path, tmp_path)
     assert not again.failures
     assert latex(again).count(r"\\") == 1 + len(again.rows)
+
+
+PARENT = """
+import multiprocessing, threading, time
+from collegium.benchmarks.cells import _follow_parent
+
+def work():
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    print(multiprocessing.current_process().pid, flush=True)
+    time.sleep(600)
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=work)
+    process.start()
+    process.join()
+"""
+
+
+def test_a_cell_ends_with_its_suite_even_if_that_is_killed(tmp_path):
+    (tmp_path / "parent.py").write_text(PARENT)
+    command = [sys.executable, str(tmp_path / "parent.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        os.kill(int(parent.stdout.readline()), 0)  # the child is at work
+        parent.kill()
+        assert parent.stdout.read() == ""  # which ends when the child, who writes there too, is gone
 
 
 def test_two_starts_in_one_folder_do_not_meet(suite_path, tmp_path):

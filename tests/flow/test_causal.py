@@ -30,7 +30,7 @@ def run(make_causal, tmp_path_factory):
 @pytest.fixture(scope="module")
 def text_run(make_causal, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "text"
-    lora = {"parameters": "lora", "rank": 8, "steps": 60, "batch_size": 16, "learning_rate": 2e-2, "warmup_steps": 0}
+    lora = {"parameters": "lora", "rank": 8, "steps": 120, "batch_size": 16, "learning_rate": 2e-2, "warmup_steps": 0}
     # most texts are shorter than the default warm-up
     simulate(make_causal("causal-text", training=lora, router={"warmup_tokens": 0}), folder)
     return folder
@@ -100,7 +100,7 @@ def test_language_modelling_lowers_perplexity_and_routes(text_run):
     summary = json.loads((text_run / "summary.json").read_bytes())
     assert "accuracy" not in summary
     perplexity = summary["perplexity"]
-    assert perplexity["unified"]["mean"] < 0.9 * perplexity["seed"]["mean"]
+    assert perplexity["unified"]["mean"] < 0.8 * perplexity["seed"]["mean"]
     assert perplexity["oracle"]["mean"] == pytest.approx(
         float(np.exp(np.mean([np.log(perplexity[f"expert:{name}"][name]) for name in DOMAINS])))
     )

@@ -114,15 +114,17 @@ def test_rounds_teach_clients_that_never_trained(make, tmp_path, monkeypatch, na
     assert found["accuracy"] > 0.7  # of four classes; some texts hold none of the words
 
 
-def test_a_killed_run_ends_as_one_that_was_not(make, tmp_path, monkeypatch):
+@pytest.mark.parametrize("saved", [False, True], ids=["before the checkpoint", "behind it"])
+@pytest.mark.parametrize("server_round", [1, 4, 6])
+def test_a_killed_run_ends_as_one_that_was_not(make, tmp_path, monkeypatch, server_round, saved):
     undisturbed = federate(make(), tmp_path / "a").read_bytes()
-    true, left = rounds.save_checkpoint, [4]
+    true = rounds.save_checkpoint
 
-    def dying(*given):
-        left[0] -= 1
-        if left[0] == 0:
+    def dying(path, identity, number, state):
+        if number < server_round or saved:
+            true(path, identity, number, state)
+        if number == server_round:
             raise KeyboardInterrupt
-        true(*given)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(rounds, "save_checkpoint", dying)

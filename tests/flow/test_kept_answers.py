@@ -83,3 +83,16 @@ def test_another_length_of_texts_asks_again(make_recipe, tmp_path):
     simulate(make_recipe(max_length=8), tmp_path / "alone")
     found, alone = (json.loads((tmp_path / name / "summary.json").read_bytes()) for name in ("run", "alone"))
     assert found["accuracy"] == alone["accuracy"]
+
+
+def test_a_run_that_is_stopped_leaves_no_summary_of_other_settings(make_recipe, tmp_path, monkeypatch):
+    def stop(*_given, **_named):
+        raise KeyboardInterrupt
+
+    simulate(make_recipe(), tmp_path)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("collegium.flow.simulate.unify", stop)
+        simulate(make_recipe(router={"init": "lda"}), tmp_path)
+    assert not (tmp_path / "summary.json").exists()
+    simulate(make_recipe(router={"init": "lda"}), tmp_path)
+    assert (tmp_path / "work").stat().st_mode & 0o077 == 0  # experts and digests of private examples

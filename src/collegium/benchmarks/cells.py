@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from multiprocessing.connection import wait
@@ -126,7 +125,7 @@ def _start(cell: Cell, threads: int | None) -> BaseProcess:
     return process
 
 
-def _work(cell: Cell, threads: int | None, run: Callable[..., Path] = simulate) -> None:
+def _work(cell: Cell, threads: int | None) -> None:
     """The child's side: one run, and its error in a file. It ends with its parent, however that ends."""
     threading.Thread(target=_follow_parent, daemon=True).start()
     with cell.log.open("w") as log:
@@ -135,7 +134,7 @@ def _work(cell: Cell, threads: int | None, run: Callable[..., Path] = simulate) 
         if threads is not None:
             torch.set_num_threads(threads)
         try:
-            run(cell.recipe, cell.folder, cell.folder.parent / "work")
+            simulate(cell.recipe, cell.folder, cell.folder.parent / "work")
         except CollegiumError as error:
             write_file(cell.failure, str(error).encode())
             sys.exit(error.exit_code)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import yaml
 from pydantic import Field, model_validator
@@ -35,6 +35,7 @@ class Variant(Settings):
 class Suite(Settings):
     """Content of a suite file."""
 
+    page: ClassVar[str] = "docs/suites.md"
     name: Name
     recipe: Path = Field(description="recipe of all variants, beside the suite")
     seeds: list[int] = Field(min_length=1, description="random seeds")

@@ -12,17 +12,16 @@ from collegium.core.artifacts import write_file
 LATEX_SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {"±": "$\\pm$", "−": "$-$"}
 
 
-def write_tables(results: Results, folder: Path) -> list[Path]:
-    """Write `table.md`, `table.tex`, `table.csv` and `rows.jsonl`; their paths."""
-    contents = {
-        "table.md": markdown(results),
-        "table.tex": latex(results),
-        "table.csv": comma_separated(results),
-        "rows.jsonl": "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in results.cells),
-    }
-    for name, content in contents.items():
+FILES = ("table.md", "table.tex", "table.csv", "rows.jsonl")
+
+
+def write_tables(results: Results, folder: Path) -> None:
+    """Write the table in three forms, and the records."""
+    records = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in results.cells)
+    for name, content in zip(
+        FILES, (markdown(results), latex(results), comma_separated(results), records), strict=True
+    ):
         write_file(folder / name, content.encode())
-    return [folder / name for name in contents]
 
 
 def markdown(results: Results) -> str:

@@ -26,7 +26,7 @@ def bench(
     """Run recipes × variants × seeds; a killed suite goes on where it stopped. Exit code 1 if a cell failed."""
     from collegium.benchmarks.run_suite import run_suite, tabulate
     from collegium.benchmarks.suite import load_suite
-    from collegium.benchmarks.tables import markdown
+    from collegium.benchmarks.tables import FILES, markdown
 
     found, path = load_suite(suite)
     folder = out or Path("runs") / "bench" / found.name
@@ -38,7 +38,7 @@ def bench(
         console.print(Markdown(markdown(results)))
     else:
         console.print(markdown(results), markup=False, highlight=False, soft_wrap=True)
-    for file in ("table.md", "table.tex", "table.csv", "rows.jsonl"):
+    for file in FILES:
         console.print(str(folder / file), markup=False, highlight=False, soft_wrap=True)
     if results.failures:
         raise typer.Exit(1)

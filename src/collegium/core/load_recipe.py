@@ -8,8 +8,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from collegium.core.errors import RecipeError
+from collegium.core.settings import Settings
 
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model", bound=Settings)
 
 
 def load_recipe(path: str | Path, model: type[Model], overrides: list[str] | None = None) -> Model:
@@ -45,7 +46,7 @@ def parse_settings(
         faults = [_describe(fault, model) for fault in error.errors()]
         raise RecipeError(
             f"{source} has {len(faults)} fault{'s' if len(faults) > 1 else ''}:\n    " + "\n    ".join(faults),
-            do="correct the keys above; docs/settings.md lists every key",
+            do=f"correct the keys above; {model.page} says what there is",
         ) from None
 
 

@@ -85,7 +85,8 @@ def run_rounds(
     Args:
         identity: all settings of the run, as JSON: a checkpoint of others is refused.
         folder: of the checkpoint.
-        after: called after every round, with the algorithm's new state in place.
+        after: called after every round, with the algorithm's new state in place and before it is on disk: of a round
+            that a killed server does again it is called again.
 
     Raises:
         RunError: nobody answered for too many rounds.
@@ -111,9 +112,9 @@ def run_rounds(
                     got=f"{report.asked} were asked in round {server_round}",
                     do="look at the clients' logs; the same command goes on from the last round",
                 )
-            save_checkpoint(path, name, server_round, algorithm.state_dict())
             if after is not None:
                 after(report)
+            save_checkpoint(path, name, server_round, algorithm.state_dict())
             bar.advance()
 
 

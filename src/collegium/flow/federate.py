@@ -89,8 +89,10 @@ def federate(recipe: FederatedRecipe, folder: Path) -> Path:
             say(f"round {report.server_round}: nine of ten clients want expert {collapsed}; the gate has collapsed")
         lines.add({**vars(report), **found})
 
-    run_rounds(server, engine, recipe.rounds, recipe.model_dump(mode="json"), recipe.random_seed, folder, after)
-    judged = [line for line in lines.read() if "accuracy" in line][-recipe.evaluation.averaged :]
+    identity = [recipe.model_dump(mode="json"), sha256_of(data.features.tobytes() + data.labels.tobytes())]
+    run_rounds(server, engine, recipe.rounds, identity, recipe.random_seed, folder, after)
+    rounds = lines.read()
+    judged = [line for line in rounds if "accuracy" in line][-recipe.evaluation.averaged :]
     result = {
         "project": recipe.project,
         "algorithm": recipe.algorithm.name,
@@ -99,8 +101,8 @@ def federate(recipe: FederatedRecipe, folder: Path) -> Path:
         "by_client": np.mean([line["by_client"] for line in judged], axis=0).tolist(),
         "utilisation": np.mean([line["utilisation"] for line in judged], axis=0).tolist(),
         "averaged_rounds": [line["server_round"] for line in judged],
-        "bytes_down": sum(line["bytes_down"] for line in lines.read()),
-        "bytes_up": sum(line["bytes_up"] for line in lines.read()),
+        "bytes_down": sum(line["bytes_down"] for line in rounds),
+        "bytes_up": sum(line["bytes_up"] for line in rounds),
         "clients": {
             "training": len(federation.training),
             "judging": len(federation.judges),
@@ -137,17 +139,23 @@ def judge(algorithm: Algorithm, clients: Sequence[ClientData]) -> dict[str, Any]
 
 
 class _Metrics:
-    """A line of JSON for each round; rounds that a resumed run does again are written once."""
+    """A line of JSON for each round; of a round that a resumed run does again the new one stays."""
 
     def __init__(self, path: Path):
-        self.path = path
+        self.path, self.trimmed = path, False
 
     def read(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.path.read_text().splitlines()] if self.path.is_file() else []
+        """All whole lines: that of a killed process may be half written."""
+        lines = self.path.read_text().splitlines(keepends=True) if self.path.is_file() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def add(self, line: dict[str, Any]) -> None:
-        kept = [one for one in self.read() if one["server_round"] < line["server_round"]]
-        write_file(self.path, "".join(json.dumps(one) + "\n" for one in [*kept, line]).encode())
+        if not self.trimmed:
+            kept = [one for one in self.read() if one["server_round"] < line["server_round"]]
+            write_file(self.path, "".join(json.dumps(one) + "\n" for one in kept).encode())
+            self.trimmed = True
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
 
 
 def _features(recipe: FederatedRecipe, examples: Examples, path: Path) -> Float32[np.ndarray, "examples dim"]:
