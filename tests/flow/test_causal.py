@@ -30,7 +30,7 @@ def run(make_causal, tmp_path_factory):
 @pytest.fixture(scope="module")
 def text_run(make_causal, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "text"
-    lora = {"parameters": "lora", "rank": 8, "steps": 120, "batch_size": 16, "learning_rate": 2e-2, "warmup_steps": 0}
+    lora = {"parameters": "lora", "rank": 8, "steps": 40, "batch_size": 16, "learning_rate": 1e-2, "warmup_steps": 0}
     # most texts are shorter than the default warm-up
     simulate(make_causal("causal-text", training=lora, router={"warmup_tokens": 0}), folder)
     return folder
