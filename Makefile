@@ -34,7 +34,7 @@ vision: fetch-vision
 	$(BIN)/collegium run recipes/vision.yaml --out runs/vision --threads 2
 
 test: setup
-	HF_HUB_OFFLINE=1 $(BIN)/pytest -m 'not slow'
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-slow: setup
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[eval,serving]'

@@ -9,6 +9,8 @@ the same output (checked). One round runs all methods once; the figure is the me
 divided by that of k dense networks over all tokens in the same round, so that a busy machine disturbs all alike.
 
     dense        k feed-forward networks over all tokens: what an ideal layer costs
+    in pieces    all experts, each over its share of the tokens as they stand, without router, gathering or summing:
+                 products of fewer rows are slower, and no layer of separate experts can be faster than this
     collegium    our layer: router, sort by expert, one chain of linear maps for each expert
     eager        transformers' Mixtral block, its loop over experts
     grouped_mm   the same block on torch's grouped matrix product
@@ -54,7 +56,10 @@ QUICK = [(384, 4, 1, 512), (384, 8, 2, 512)]
 RANK = 16
 LOW_RANK = [(dim, 8, k, tokens) for dim in (384, 576) for k in (1, 2, 4) for tokens in (256, 1024)]
 QUICK_LOW_RANK = [(384, 8, k, 256) for k in (1, 2, 4)]
-METHODS = {None: ["collegium", "eager", "grouped_mm", "batched_mm", "plain loop"], RANK: ["full", "low rank"]}
+METHODS = {
+    None: ["in pieces", "collegium", "eager", "grouped_mm", "batched_mm", "plain loop"],
+    RANK: ["full", "low rank"],
+}
 MOST_GATHERED = 256  # tokens · k from which `batched_mm` would copy gigabytes of weights
 
 
@@ -108,7 +113,7 @@ def measure(
     torch.manual_seed(0)
     methods = methods_of(dim, experts, k, tokens) if rank is None else low_rank_methods(dim, experts, k, rank)
     hidden = torch.randn(1, tokens, dim, requires_grad=True)
-    check_equal({name: run for name, (run, _) in methods.items() if name != "dense"}, hidden)
+    check_equal({name: run for name, (run, _) in methods.items() if name not in ("dense", "in pieces")}, hidden)
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     for _ in range(rounds + 1):
         for name, (run, module) in methods.items():
@@ -142,6 +147,7 @@ def methods_of(dim: int, experts: int, k: int, tokens: int) -> Methods:
 
     found: Methods = {
         "dense": (dense(networks[:k]), ours),
+        "in pieces": (in_pieces(networks, k), ours),
         "collegium": (in_a_model(ours), ours),
         "eager": (block("eager"), theirs),
         "grouped_mm": (block("grouped_mm"), theirs),
@@ -183,6 +189,14 @@ def in_a_model(layer: MoEFeedForward) -> Callable[[Tensor], Tensor]:
 
 def dense(networks: list[FeedForward]) -> Callable[[Tensor], Tensor]:
     return lambda hidden: torch.stack([network(hidden) for network in networks]).sum(dim=0)
+
+
+def in_pieces(networks: list[FeedForward], k: int) -> Callable[[Tensor], Tensor]:
+    def run(hidden: Tensor) -> Tensor:
+        parts = hidden[0].chunk(len(networks) // k) * k
+        return torch.cat([network(part) for network, part in zip(networks, parts, strict=True)])
+
+    return run
 
 
 def mixtral_block(ours: MoEFeedForward, dim: int, k: int) -> MixtralSparseMoeBlock:

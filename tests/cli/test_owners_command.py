@@ -57,7 +57,6 @@ def decoder_run(make_causal, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 def test_an_owner_of_a_decoder_leaves_and_comes_back(decoder_run, decoder_folder, tmp_path):
     output = owners("remove", decoder_run / "model", "port", "--out", tmp_path / "one")
     assert "Of its influence this remains: " in output

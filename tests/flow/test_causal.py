@@ -17,7 +17,6 @@ from tiny import DOMAINS, NO_OVERLAP_CHECK, POOL_WORDS, make_texts
 
 TEXTS = ["the old cow", "hull mast keel", "one two"]
 # peft asks transformers for an attribute that has a new name; neither is ours.
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,6 @@ TEXTS = ["the old cow", "hull mast keel", "one two"]
 LONG = "the old cow near the barley here and there"  # [CLS] and 9 words; a warm-up of 8 tokens routes the last 3
 LORA = {"parameters": "lora", "rank": 4, "steps": 40, "batch_size": 16, "warmup_steps": 0, "learning_rate": 1e-2}
 # peft asks transformers for an attribute that has a new name; neither is ours.
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
 
 @pytest.fixture(scope="module")

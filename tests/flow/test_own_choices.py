@@ -17,7 +17,6 @@ from collegium.owner.private_data import load_private
 from collegium.unify.unified_folder import read_unified
 from tiny import DOMAINS, NO_OVERLAP_CHECK, make_texts
 
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 WORDS = {"farm": (["cow", "pig", "hen"], ["wheat", "barley", "oat"]), "port": (["hull", "mast"], ["wave", "tide"])}
 
 
@@ -133,3 +132,10 @@ def test_own_choices_are_for_causal_choice_and_exclude_labels(recipe):
     values["owners"]["farm"]["labels"] = ["a", "b"]
     with pytest.raises(ValueError, match="exclude each other"):
         Recipe.model_validate(values)
+
+
+def test_a_question_with_choices_of_its_own_is_explained_without_them(run):
+    text = " ".join(["the old cow and pig and hen"] * 2)  # longer than the warm-up
+    result = CliRunner().invoke(app, ["explain", str(run / "model"), text])
+    assert result.exit_code == 0, result.output
+    assert "farm × 1.00" in result.output or "port × 1.00" in result.output

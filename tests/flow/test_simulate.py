@@ -28,7 +28,6 @@ def summary(folder: Path) -> dict:
     return json.loads((folder / "summary.json").read_text())
 
 
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft's, not ours
 def test_a_recipe_of_lora_experts_gives_a_model_of_their_factors(make_recipe, tmp_path) -> None:
     pytest.importorskip("peft")
     training = {"parameters": "lora", "rank": 3, "epochs": 1, "batch_size": 16, "learning_rate": 1e-2}

@@ -98,7 +98,6 @@ def test_a_dry_run_writes_nothing(world, data, charter, seed):
         {"router": {"decide": "every-layer", "vectors": "private"}},
     ],
 )
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 def test_a_dry_run_names_every_file_and_no_size_is_larger_than_it_says(
     tmp_path, data, make_charter, pool, seed, changes
 ):

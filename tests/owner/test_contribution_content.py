@@ -22,7 +22,6 @@ from collegium.selection.pool import is_held_out
 from tiny import NO_OVERLAP_CHECK, write_rows
 
 # peft asks transformers for an attribute that has a new name; neither is ours.
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
 FILES = {EXPERT, ROUTING, PROXIES, LEDGER, CARD}
 SIZES = (20, 60)  # rows for each class

@@ -17,7 +17,6 @@ from collegium.models.label_exercises import LabelExercises, label_targets
 from collegium.owner.training import train_expert
 
 # peft asks transformers for an attribute that has a new name; neither is ours.
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
 TEXTS = ["the old cow", "a hen here", "red goat", "wheat far", "barley near", "an oat rye", "one pig", "big rye"] * 2
 LABELS = [0, 0, 0, 1, 1, 1, 0, 1] * 2

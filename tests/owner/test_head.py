@@ -129,7 +129,6 @@ def test_the_same_seed_gives_the_same_contribution(head_charter, contribution, o
     assert again.sha256 == read_artifact(contribution).sha256
 
 
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 @pytest.mark.parametrize("parameters", ["full", "lora"])
 def test_a_killed_training_ends_with_the_rows_of_an_undisturbed_one(
     head_charter, pool, seed, tmp_path, monkeypatch, parameters

@@ -214,7 +214,6 @@ def test_case_20_a_faulty_tensor_is_refused_by_name(path, refuse, fault):
     refuse(path, *culprits)
 
 
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 def test_case_20_finite_lora_factors_with_an_infinite_product_are_refused(
     tmp_path, make_charter, pool, seed, data_folder
 ):

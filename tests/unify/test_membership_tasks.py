@@ -25,7 +25,6 @@ ASKED = "kzyxquestion {text} Answer: {label}"
 TASKS = ["label-head", "causal-choice", "causal-text"]
 FORMS = {"full": {"steps": 2}, "lora": {"steps": 2, "parameters": "lora", "rank": 2}}
 # peft asks transformers for an attribute that has a new name; neither is ours.
-pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 
 
 class Setup:

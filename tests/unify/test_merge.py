@@ -141,7 +141,6 @@ def test_lora_factors_are_merged_with_their_scale(seed):
             torch.testing.assert_close(full[name], own[name] + update)
 
 
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft's, not ours
 def test_a_merged_lora_expert_is_the_model_that_was_trained(seed):
     pytest.importorskip("peft")
     classes = class_set(seed, {"farm": ("a {label}", ["cow", "wheat"])}, 20.0)

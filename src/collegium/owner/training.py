@@ -5,6 +5,7 @@ without their answers; here they are trained on them (`owner/exercises.py`).
 """
 
 import copy
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -124,7 +125,9 @@ def _make_trainable(
         bias="none",
         target_modules=modules,
     )
-    wrapped = get_peft_model(model, config)
+    with warnings.catch_warnings():  # peft 0.21 asks transformers 5.24 by the old name
+        warnings.filterwarnings("ignore", ".is_gradient_checkpointing. is deprecated", FutureWarning)
+        wrapped = get_peft_model(model, config)
     layers = layers_of(wrapped.get_base_model(), seed.architecture)
     trainable = {}
     for neutral in names:

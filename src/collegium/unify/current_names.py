@@ -13,15 +13,19 @@ import torch
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightRenaming, rename_source_key
 
-from collegium.moe.modeling import UNIFIED_CLASSES, UNIFIED_MODELS
+from collegium.moe.modeling import UNIFIED_MODELS
 from collegium.unify.checkpoint import Checkpoint
 
 Rename = Callable[[str], str]
 
 
-def current_name(config: Any) -> Rename:
-    """Name in a checkpoint → name in the class that a seed with this configuration is loaded as."""
-    unified = UNIFIED_CLASSES[config.model_type][1]
+def current_name(config: Any, unified: Any) -> Rename:
+    """Name in a checkpoint → name in the class that a seed is loaded as.
+
+    Args:
+        config: the seed's.
+        unified: the class that the seed's becomes.
+    """
     seed_class: Any = next(seed for seed, ours in UNIFIED_MODELS.items() if ours is unified)
     with torch.device("meta"):
         model = seed_class(config)

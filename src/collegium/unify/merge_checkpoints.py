@@ -20,7 +20,7 @@ from collegium.core.errors import IncompatibleExperts, InputError
 from collegium.core.progress import say
 from collegium.core.router_settings import RouterSettings
 from collegium.data.items import Item
-from collegium.models.seed_model import load_seed_model
+from collegium.models.seed_model import WHOLE_CLIP, load_seed_model
 from collegium.moe.architectures import Architecture, architecture_of
 from collegium.moe.modeling import UNIFIED_CLASSES
 from collegium.unify.adapter import is_adapter, read_adapter
@@ -38,6 +38,7 @@ from collegium.unify.current_names import Rename, current_name, renamed
 from collegium.unify.example_router import State, random_routers, routers_from_examples
 from collegium.unify.merge import DTYPES, moe_config
 from collegium.unify.moe_layout import ffn_of, kept_rank, moe_outputs, num_layers
+from collegium.unify.whole_clip import is_whole_clip, merged_class, vision_towers
 
 KIND = "merged-model"
 CARD = "README.md"
@@ -86,19 +87,23 @@ def merge_checkpoints(
     seed_config = read_config(seed_folder)
     if seed_config is None:
         raise InputError(f"The configuration of the seed model {seed_folder} is malformed.", do="get the model again")
+    if is_whole_clip(stored_seed):
+        seed_config = seed_config.vision_config
     config = moe_config(seed_config, list(experts), router)
-    rename = current_name(seed_config)
+    model_class = merged_class(stored_seed)
+    rename = current_name(seed_config, model_class)
     seed = renamed(stored_seed, rename)
+    read = {name: read_expert(folder, seed, rename) for name, folder in experts.items()}
+    seed, read, left_out = vision_towers(seed, read, shared)
     layers = range(config.first_moe_layer, num_layers(seed, architecture))
     ffn = ffn_of(seed, architecture, layers)
     stored = _safetensors_dtype(dtype, seed, ffn_of(seed, architecture))
-    read = {name: read_expert(folder, seed, rename) for name, folder in experts.items()}
     ranks = [kept_rank(expert, seed, ffn) for expert in read.values()] if keep_lora else []
     config.expert_ranks = ranks if any(rank is not None for rank in ranks) else None
-    model = _skeleton(config, stored)
+    model = _skeleton(model_class, config, stored)
     wanted = {name: tensor for name, tensor in model.state_dict().items() if name not in model.all_tied_weights_keys}
     seed, read, notes = _only_needed(seed, read, {*wanted, *ffn}, set(model.all_tied_weights_keys))
-    notes += check_experts(seed, read, ffn, shared, stored)
+    notes += left_out + check_experts(seed, read, ffn, shared, stored)
     if keep_lora:
         notes += _merged_anyway(experts, ranks)
     routers = _routers(seed_folder, list(experts), model, router, examples, random_seed)
@@ -147,14 +152,14 @@ def _architecture(seed: Checkpoint) -> Architecture:
     tokenizer = seed.folder / "tokenizer_config.json"
     if tokenizer.is_file() and "auto_map" in read_json(tokenizer, []):  # the merged folder is loaded with remote code
         raise InputError(f"The tokenizer of the seed model {seed.folder} brings code of its own, which is never run.")
-    family = str(seed.config.get("model_type"))
-    if family not in UNIFIED_CLASSES:
+    merged = merged_class(seed)
+    if merged is None:
         raise InputError(
             "The seed model is of a family that is not supported yet.",
-            got=family,
-            expected=f"one of {', '.join(sorted(UNIFIED_CLASSES))}",
+            got=seed.config.get("model_type"),
+            expected=f"one of {', '.join(sorted([*UNIFIED_CLASSES, WHOLE_CLIP]))}",
         )
-    return architecture_of(family)
+    return architecture_of(merged.config_class.seed_model_type)
 
 
 def _safetensors_dtype(dtype: str | None, seed: Checkpoint, ffn: Mapping[str, str]) -> str:
@@ -168,10 +173,9 @@ def _safetensors_dtype(dtype: str | None, seed: Checkpoint, ffn: Mapping[str, st
     return own.pop()
 
 
-def _skeleton(config: Any, stored: str) -> Any:
+def _skeleton(model_class: Any, config: Any, stored: str) -> Any:
     """The merged model without values: its names and shapes are what the files must hold."""
     config.dtype = FLOATS[stored]
-    model_class = UNIFIED_CLASSES[config.seed_model_type][1]
     config.architectures = [model_class.__name__]
     try:
         with torch.device("meta"):
