@@ -14,9 +14,8 @@ from collegium.core.recipe import TrainingSettings
 from collegium.models import label_exercises
 from collegium.models.expert_tensors import dense_model, full_expert
 from collegium.models.label_exercises import LabelExercises, label_targets
+from collegium.owner import training
 from collegium.owner.training import train_expert
-
-# peft asks transformers for an attribute that has a new name; neither is ours.
 
 TEXTS = ["the old cow", "a hen here", "red goat", "wheat far", "barley near", "an oat rye", "one pig", "big rye"] * 2
 LABELS = [0, 0, 0, 1, 1, 1, 0, 1] * 2
@@ -58,6 +57,24 @@ def test_only_the_ffns_of_the_trained_layers_change_and_the_seed_stays_as_it_is(
         for kind in kinds
     }
     assert not any(parameter.requires_grad for parameter in expert.encoder.model.parameters())
+
+
+@pytest.mark.parametrize("size", [2, 3, 16])
+def test_parts_of_a_batch_add_up_to_the_batch(train, monkeypatch, size):
+    """Adam turns a wrong share of the loss into steps that differ by far more than rounding."""
+    own = settings(batch_size=8, epochs=1)
+    monkeypatch.setattr(training, "PART", size)
+    parts = train(own).tensors
+    monkeypatch.setattr(training, "PART", 8)
+    for name, tensor in train(own).tensors.items():
+        torch.testing.assert_close(parts[name], tensor, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_texts_of_similar_length_are_computed_together(monkeypatch):
+    monkeypatch.setattr(training, "PART", 2)
+    texts = ["a long text of words", "a", "a text", "long texts of many words", "ab"]
+    assert training._of_similar_length(texts, [0, 1, 2, 3, 4]) == [[1, 4], [2, 0], [3]]
+    assert training._of_similar_length(texts, [3, 1]) == [[3, 1]]
 
 
 def test_a_full_experts_tensors_are_those_of_its_encoder(seed, train):

@@ -31,8 +31,8 @@ CHECKPOINTS = 10  # in a training of a fixed number of steps
 def fit(
     model: nn.Module,
     num_examples: int,
-    collate: Callable[[list[int]], dict[str, Tensor]],
-    loss: Callable[[nn.Module, dict[str, Tensor]], Tensor],
+    collate: Callable[[list[int]], dict[str, Any]],
+    loss: Callable[[nn.Module, dict[str, Any]], Tensor],
     settings: TrainingSettings | JointTuningSettings,
     random_seed: int,
     description: str,
@@ -85,7 +85,7 @@ class _Rows(Dataset):
 
 
 class _Trainer(Trainer):
-    def __init__(self, *args: Any, loss: Callable[[nn.Module, dict[str, Tensor]], Tensor], **kwargs: Any):
+    def __init__(self, *args: Any, loss: Callable[[nn.Module, dict[str, Any]], Tensor], **kwargs: Any):
         super().__init__(*args, **kwargs)
         self._loss = loss
         self.model_accepts_loss_kwargs = False

@@ -17,12 +17,15 @@ from torch import Tensor, nn
 
 from collegium.core.errors import InputError, RunError
 from collegium.core.recipe import TrainingSettings
+from collegium.data.items import Item
 from collegium.models.encoder import model_inputs
 from collegium.models.exercises import Exercises
 from collegium.models.fit import fit
 from collegium.models.label_exercises import LabelExercises
 from collegium.models.seed_model import SeedModel
 from collegium.moe.architectures import ffn_parameter_names, layers_of
+
+PART = 8  # texts that are computed at a time: fewer rows make slower products
 
 
 @dataclass(frozen=True)
@@ -69,15 +72,28 @@ def train_expert(
         assert isinstance(exercises, LabelExercises)
         student = _WithHead(model, exercises.classes.embeddings[:head_rows])
 
-    def loss(module: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    items = exercises.items
+
+    def collate(rows: list[int]) -> dict[str, Any]:
+        parts = _of_similar_length(items, rows)
+        return {
+            "parts": [exercises.collate(part) for part in parts],
+            "shares": [len(part) / len(rows) for part in parts],
+        }
+
+    def part_loss(module: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         output = module(**model_inputs(batch))
         if isinstance(exercises, LabelExercises) and head_rows:
             output, rows = output
             return exercises.with_rows(rows).loss(output, batch)
         return exercises.loss(output, batch)
 
+    def loss(module: nn.Module, batch: dict[str, Any]) -> Tensor:
+        parts = zip(batch["parts"], batch["shares"], strict=True)
+        return torch.stack([share * part_loss(module, part) for part, share in parts]).sum()
+
     description = "train the expert"
-    fit(student, len(exercises), exercises.collate, loss, settings, random_seed, description, checkpoints)
+    fit(student, len(exercises), collate, loss, settings, random_seed, description, checkpoints)
     tensors = {name: parameter.detach().float().cpu().clone() for name, parameter in trainable.items()}
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
@@ -86,6 +102,18 @@ def train_expert(
     _check_untouched(seed.model, dense, set(names.values()))
     head = student.rows().detach().float().cpu().clone() if isinstance(student, _WithHead) else None
     return Expert(tensors, _as_encoder(seed, dense), head)
+
+
+def _of_similar_length(items: Sequence[Item], rows: list[int]) -> list[list[int]]:
+    """A batch in parts that are computed apart: a text is not padded to the longest one of the batch.
+
+    The loss is the batch's: a mean over items, each of which is in one part. Characters stand for tokens, since only
+    the speed depends on them.
+    """
+    if len(rows) <= PART or not all(isinstance(items[row], str) for row in rows):
+        return [rows]
+    ordered = sorted(rows, key=lambda row: (len(str(items[row])), row))
+    return [ordered[start : start + PART] for start in range(0, len(ordered), PART)]
 
 
 class _WithHead(nn.Module):
