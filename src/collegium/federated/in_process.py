@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from collegium.core.progress import say
+from collegium.federated.client_side import ClientSide
 from collegium.federated.client_state import ClientStates
 from collegium.federated.protocol import Algorithm, ClientData, Message
 from collegium.federated.rounds import Engine
@@ -25,7 +26,8 @@ class InProcess(Engine):
         available: Callable[[], Sequence[int]],
         states: ClientStates,
     ):
-        self.algorithm, self.data_of, self.available, self.states = algorithm, data_of, available, states
+        self.available = available
+        self._answer = ClientSide(algorithm, data_of, states).answer
 
     def clients(self) -> list[int]:
         return sorted(self.available())
@@ -38,12 +40,3 @@ class InProcess(Engine):
             except Exception as error:  # one client's fault stops no other
                 say(f"client {message.client} failed in round {message.server_round}: {type(error).__name__}: {error}")
         return answers
-
-    def _answer(self, kind: str, message: Message) -> Message:
-        data = self.data_of(message.client)
-        if kind == "question":
-            return self.algorithm.answer(message, data)
-        before = self.states.before(message.client, message.server_round)
-        result, state = self.algorithm.local_update(message, data, before)
-        self.states.keep(message.client, message.server_round, state)
-        return result

@@ -80,6 +80,14 @@ class Algorithm(ABC):
         """
         raise NotImplementedError
 
+    def check_answer(self, question: Message, answer: Message) -> None:
+        """Refuse what is no answer to the question; whoever sent it may be broken or hostile.
+
+        Raises:
+            ValueError: with the reason.
+        """
+        require_finite(answer.arrays)
+
     def preferred(self) -> list[int]:
         """Clients that are to take part more often than others; none by default."""
         return []
@@ -99,6 +107,14 @@ class Algorithm(ABC):
         Args:
             local_state: what this client kept of its last round; empty at first.
         """
+
+    def check_result(self, task: Message, result: Message) -> None:
+        """Refuse what cannot be summed with the others' results; by default they are the task's arrays, trained.
+
+        Raises:
+            ValueError: with the reason.
+        """
+        require_like(result.arrays, task.arrays)
 
     @abstractmethod
     def aggregate(self, server_round: int, results: Sequence[Message], failures: Sequence[int]) -> None:
@@ -156,6 +172,32 @@ def weighted_mean(arrays: Sequence[Arrays], weights: Sequence[float]) -> Arrays:
         sums = sum(weight * one[name].astype(np.float64) for one, weight in zip(arrays, weights, strict=True))
         found[name] = np.asarray(sums / total, dtype=arrays[0][name].dtype)
     return found
+
+
+def require_like(arrays: Arrays, expected: Arrays) -> None:
+    """Raise unless the arrays have the names, shapes and types of others, and finite values.
+
+    Raises:
+        ValueError: with the first difference.
+    """
+    if arrays.keys() != expected.keys():
+        raise ValueError(f"its arrays are {sorted(arrays)[:20]}, not {sorted(expected)[:20]}")
+    for name, array in arrays.items():
+        if (array.shape, array.dtype) != (expected[name].shape, expected[name].dtype):
+            wanted = f"{expected[name].dtype} {expected[name].shape}"
+            raise ValueError(f"{name} is {array.dtype} {array.shape}, not {wanted}")
+    require_finite(arrays)
+
+
+def require_finite(arrays: Arrays) -> None:
+    """Raise where a value is infinite or no number: it would spoil every sum that it enters.
+
+    Raises:
+        ValueError: with the name of the array.
+    """
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} holds values that are not finite")
 
 
 def prefixed(arrays: Arrays, prefix: str) -> Arrays:

@@ -28,6 +28,9 @@ class RoundSettings(Settings):
     anchor_share: float = Field(
         default=0.3, ge=0, le=1, description="share of a round's places that is for anchors, where there are any"
     )
+    minimum_clients: int = Field(
+        default=1, ge=1, description="clients without whom no round begins; a server waits for them, at most a deadline"
+    )
     quorum: float = Field(
         default=0.5, gt=0, le=1, description="share of the asked clients below which a round is not aggregated"
     )
@@ -44,7 +47,7 @@ class RoundReport:
     Attributes:
         asked, answered: numbers of clients.
         bytes_down, bytes_up: of the arrays that were sent to clients, and by them.
-        aggregated: False below the quorum.
+        aggregated: False below the quorum, and where nobody answered.
     """
 
     server_round: int
@@ -139,8 +142,12 @@ def sample_clients(
 def _round(
     algorithm: Algorithm, engine: Engine, settings: RoundSettings, server_round: int, random_seed: int
 ) -> RoundReport:
+    available = engine.clients()
+    if len(available) < settings.minimum_clients:
+        say(f"round {server_round}: {len(available)} clients are there, {settings.minimum_clients} are needed")
+        available = []
     clients = sample_clients(
-        engine.clients(),
+        available,
         settings.clients_per_round,
         algorithm.preferred(),
         settings.anchor_share,
@@ -148,12 +155,14 @@ def _round(
         server_round,
     )
     questions = algorithm.ask(server_round, clients)
-    answers = engine.exchange("question", questions, settings.deadline) if questions else []
+    replies = engine.exchange("question", questions, settings.deadline) if questions else []
+    answers = _valid(questions, replies, algorithm.check_answer)
     tasks = algorithm.plan(server_round, clients, {answer.client: answer for answer in answers})
-    results = engine.exchange("task", tasks, settings.deadline) if tasks else []
+    replies = engine.exchange("task", tasks, settings.deadline) if tasks else []
+    results = _valid(tasks, replies, algorithm.check_result)
     failures = sorted(set(clients) - {result.client for result in results})
-    enough = len(results) >= settings.quorum * len(clients)
-    if not enough:
+    enough = len(results) >= max(1, settings.quorum * len(clients))
+    if clients and not enough:
         say(f"round {server_round}: only {len(results)} of {len(clients)} clients answered; nothing is aggregated")
     algorithm.aggregate(server_round, results if enough else [], failures)
     return RoundReport(
@@ -164,3 +173,24 @@ def _round(
         bytes_up=sum(message.nbytes for message in [*answers, *results]),
         aggregated=enough,
     )
+
+
+def _valid(
+    sent: Sequence[Message], replies: Sequence[Message], check: Callable[[Message, Message], None]
+) -> list[Message]:
+    """One reply of each client that was asked; a faulty or hostile one counts as none."""
+    waiting = {message.client: message for message in sent}
+    valid = []
+    for reply in replies:
+        asked = waiting.pop(reply.client, None)
+        if asked is None:
+            continue
+        try:
+            if reply.server_round != asked.server_round:
+                raise ValueError(f"it is of round {reply.server_round}")
+            check(asked, reply)
+        except ValueError as error:
+            say(f"client {reply.client}: its reply of round {asked.server_round} counts as none: {error}")
+        else:
+            valid.append(reply)
+    return valid

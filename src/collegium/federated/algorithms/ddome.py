@@ -36,6 +36,7 @@ from collegium.federated.protocol import (
     Message,
     below,
     prefixed,
+    require_like,
     sorted_results,
     weighted_mean,
 )
@@ -102,6 +103,14 @@ class Ddome(Algorithm):
             scores = torch.softmax(gate(as_batch(data).features), dim=1).mean(dim=0)
         wanted = torch.argsort(scores, descending=True, stable=True)[: self.settings.experts_per_client]
         return Message(question.client, question.server_round, {"wanted": wanted.numpy()})
+
+    def check_answer(self, question: Message, answer: Message) -> None:
+        """M different experts."""
+        size = self.settings.experts_per_client
+        require_like(answer.arrays, {"wanted": np.zeros(size, dtype=np.int64)})
+        wanted = answer.arrays["wanted"].tolist()
+        if len(set(wanted)) < size or not set(wanted) <= set(range(self.settings.num_experts)):
+            raise ValueError(f"it wants experts {wanted}, not {size} of {self.settings.num_experts}")
 
     def plan(self, server_round: int, clients: Sequence[int], answers: Mapping[int, Message]) -> list[Message]:
         self.chosen = [0] * self.settings.num_experts
