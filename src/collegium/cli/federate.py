@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -13,6 +13,10 @@ from collegium.cli.options import Out, Overrides, Quiet, Threads
 def federate(
     recipe: Annotated[Path, typer.Argument(help="recipe of a federation (YAML)")],
     out: Out = None,
+    engine: Annotated[
+        Literal["in-process", "simulation"],
+        typer.Option("--engine", help="in-process = clients in turn; simulation = Flower's, a process for each core"),
+    ] = "in-process",
     overrides: Overrides = None,
     threads: Threads = None,
     quiet: Quiet = False,
@@ -22,7 +26,7 @@ def federate(
     from collegium.federated.recipe import FederatedRecipe
     from collegium.flow.federate import federate as run
 
-    path = run(load_recipe(recipe, FederatedRecipe, overrides), out or Path("runs") / recipe.stem)
+    path = run(load_recipe(recipe, FederatedRecipe, overrides), out or Path("runs") / recipe.stem, engine)
     found = json.loads(path.read_bytes())
     console = Console()
     judging = found["clients"]["judging"]

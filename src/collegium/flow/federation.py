@@ -1,0 +1,77 @@
+"""Who is in a simulated federation and what they hold; on disk as arrays that processes map and share."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int64
+
+from collegium.core.artifacts import sha256_of, writing
+from collegium.federated.algorithms.one_model import World
+from collegium.federated.protocol import ClientData
+
+FEATURES, INPUTS, LABELS, ROWS, NAMES = "features.npy", "inputs.npy", "labels.npy", "rows.npy", "federation.json"
+KIND = "federation"
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Who is in it, and what they hold.
+
+    Attributes:
+        data: all examples; a client has some rows of them.
+        rows: by client.
+        judges: clients that never train.
+    """
+
+    data: ClientData
+    classes: list[str]
+    rows: list[Int64[np.ndarray, " _"]]
+    training: list[int]
+    judges: list[int]
+
+    def of(self, client: int) -> ClientData:
+        return self.data.take(self.rows[client])
+
+    def world(self, random_seed: int) -> World:
+        """What all sides know."""
+        return World(
+            features=self.data.features.shape[1],
+            shape=self.data.inputs.shape[1:],
+            classes=len(self.classes),
+            num_clients=len(self.rows),
+            random_seed=random_seed,
+        )
+
+    @property
+    def content_hash(self) -> str:
+        """Of what was learnt from: features and labels."""
+        return sha256_of(self.data.features.tobytes() + self.data.labels.tobytes())
+
+
+def write_federation(federation: Federation, features: Path, path: Path) -> None:
+    """Write all but the features, which are on disk at `features` already, as an artifact at `path`."""
+    values = {
+        "classes": federation.classes,
+        "training": federation.training,
+        "judges": federation.judges,
+        "sizes": [len(own) for own in federation.rows],
+        "features": str(features.absolute()),
+    }
+    with writing(path, KIND, {"content": federation.content_hash}, {}) as folder:
+        (folder / NAMES).write_text(json.dumps(values))
+        np.save(folder / LABELS, federation.data.labels)
+        np.save(folder / ROWS, np.concatenate(federation.rows))
+        if federation.data.inputs is not federation.data.features:
+            np.save(folder / INPUTS, federation.data.inputs)
+
+
+def open_federation(path: Path) -> Federation:
+    """What `write_federation` wrote; examples are read from disk when a client's are taken."""
+    values = json.loads((path / NAMES).read_text())
+    features = np.load(values["features"], mmap_mode="r")
+    inputs = np.load(path / INPUTS, mmap_mode="r") if (path / INPUTS).is_file() else features
+    rows = np.split(np.load(path / ROWS), np.cumsum(values["sizes"])[:-1])
+    data = ClientData(features, inputs, np.load(path / LABELS))
+    return Federation(data, values["classes"], rows, values["training"], values["judges"])
