@@ -261,6 +261,8 @@ def test_nodes_come_and_go(make_grid, capsys):
         ({"client": "3"}, "numbers are 0 to 9"),
         ({"features": 0}, "its features 0"),
         ({"shape": [10**6, 10**6]}, "have the shape"),
+        ({"shape": []}, "have the shape"),
+        ({"shape": [-2, -3]}, "have the shape"),
         ({"shape": ["6"]}, "does not say what its inputs are"),
         ({"settings": "other"}, "client 3 has another recipe"),
     ],

@@ -21,9 +21,7 @@ def save_checkpoint(path: Path, identity: str, server_round: int, state: dict[st
         identity: hash of the settings: another run does not go on from it.
         state: `arrays`, and `values` that JSON can hold.
     """
-    with writing(path, KIND, {"identity": identity}, {"server_round": server_round}) as folder:
-        save_file(dict(sorted(state["arrays"].items())), folder / ARRAYS)
-        (folder / VALUES).write_bytes(canonical_json(state["values"]))
+    write_state(path, KIND, {"identity": identity}, {"server_round": server_round}, state)
 
 
 def load_checkpoint(path: Path, identity: str) -> tuple[int, dict[str, Any]] | None:
@@ -42,10 +40,23 @@ def load_checkpoint(path: Path, identity: str) -> tuple[int, dict[str, Any]] | N
             f"The checkpoint {path} is of a run with other settings.",
             do="name another folder, or go on with the settings that it was begun with",
         )
+    return int(artifact.settings["server_round"]), read_state(path)
+
+
+def write_state(path: Path, kind: str, inputs: dict[str, str], settings: dict[str, Any], state: dict[str, Any]) -> None:
+    """An artifact that holds a state."""
+    with writing(path, kind, inputs, settings) as folder:
+        save_file(dict(sorted(state["arrays"].items())), folder / ARRAYS)
+        (folder / VALUES).write_bytes(canonical_json(state["values"]))
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """The state in an artifact.
+
+    Raises:
+        ArtifactError: files that are missing or damaged.
+    """
     try:
-        state = {"arrays": load_file(path / ARRAYS), "values": json.loads((path / VALUES).read_bytes())}
+        return {"arrays": load_file(path / ARRAYS), "values": json.loads((path / VALUES).read_bytes())}
     except (OSError, SafetensorError, ValueError) as error:
-        raise ArtifactError(
-            f"The checkpoint {path} is damaged.", got=str(error), do="remove it to begin anew"
-        ) from None
-    return int(artifact.settings["server_round"]), state
+        raise ArtifactError(f"{path} is damaged.", got=str(error), do="remove it to begin anew") from None

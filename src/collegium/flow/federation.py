@@ -1,13 +1,15 @@
 """Who is in a simulated federation and what they hold; on disk as arrays that processes map and share."""
 
+import hashlib
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int64
 
-from collegium.core.artifacts import sha256_of, writing
+from collegium.core.artifacts import writing
 from collegium.federated.algorithms.one_model import World
 from collegium.federated.protocol import ClientData
 
@@ -44,10 +46,12 @@ class Federation:
             random_seed=random_seed,
         )
 
-    @property
+    @cached_property
     def content_hash(self) -> str:
-        """Of what was learnt from: features and labels."""
-        return sha256_of(self.data.features.tobytes() + self.data.labels.tobytes())
+        """sha256 of what is learnt from, features and labels, in hex."""
+        found = hashlib.sha256(np.ascontiguousarray(self.data.features))
+        found.update(np.ascontiguousarray(self.data.labels))
+        return found.hexdigest()
 
 
 def write_federation(federation: Federation, features: Path, path: Path) -> None:

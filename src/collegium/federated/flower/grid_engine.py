@@ -172,7 +172,7 @@ class GridEngine(Engine):
             raise ValueError(f"it says that it is client {client!r}; numbers are 0 to {self.terms.clients - 1}")
         if type(features) is not int or not isinstance(shape, list) or not all(type(size) is int for size in shape):
             raise ValueError(f"client {client} does not say what its inputs are")
-        if not (0 < features <= LARGEST and 0 < math.prod(shape) <= LARGEST and min(shape) > 0):
+        if not (0 < features <= LARGEST and shape and min(shape) > 0 and math.prod(shape) <= LARGEST):
             raise ValueError(f"client {client} says that its inputs have the shape {shape}, its features {features}")
         if profile.get("settings") != self.terms.settings:
             raise ValueError(f"client {client} has another recipe")
