@@ -16,7 +16,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Collegium needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch==2.13.0
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[adapters,demo,dev,gguf]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[adapters,demo,dev,federated,gguf]'
 	sh scripts/fetch_debian.sh wordnet "$(COLLEGIUM_WORDNET)" || echo "WordNet cannot be fetched here: the demo's pool will be IMDb"
 	touch $@
 
