@@ -39,6 +39,7 @@ class Deployment:
 
     def __init__(self, folder, seed_folder, rounds):
         self.folder, self.mark, self.ports = folder, uuid.uuid4().hex, [free_port() for _ in range(4)]
+        self.started = []
         self.recipe, self.out = folder / "recipe.yaml", folder / "run"
         values = {
             "classes": list(WORDS),
@@ -63,8 +64,8 @@ class Deployment:
 
     def start(self, name, *words):
         """A process that stays, with its log."""
-        log = (self.folder / f"{name}.log").open("ab")
-        return subprocess.Popen(words, cwd=APP, env=self.environment(name), stdout=log, stderr=log)
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.started.append(subprocess.Popen(words, cwd=APP, env=self.environment(name), stdout=log, stderr=log))
 
     def do(self, *words):
         done = subprocess.run(words, cwd=APP, env=self.environment("home"), capture_output=True, text=True, check=False)
@@ -88,7 +89,7 @@ class Deployment:
 
     def start_node(self, number):
         arguments = [f"127.0.0.1:{self.ports[3]}", str(number), str(self.data(number)), str(self.folder / f"p{number}")]
-        return self.start(f"node-{number}", "sh", "start_supernode.sh", *arguments, str(self.ports[number]))
+        self.start(f"node-{number}", "sh", "start_supernode.sh", *arguments, str(self.ports[number]))
 
     def run(self):
         self.do("flwr", "run", str(APP), "--run-config", f'recipe="{self.recipe}" out="{self.out}"')
@@ -146,6 +147,8 @@ def deploy(tmp_path, seed_folder):
     for deployment in started:
         while deployment.kill():
             time.sleep(0.2)
+        for process in deployment.started:
+            process.wait()
 
 
 def test_a_client_that_is_taken_away_stops_nobody(deploy):
