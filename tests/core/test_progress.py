@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from collegium.core.progress import progress_bar, say, set_quiet, tracked
+from collegium.core.progress import draws_bars, progress_bar, say, set_quiet, tracked
 
 
 def work() -> list[int]:
@@ -41,3 +41,26 @@ def test_on_a_terminal_a_bar_is_drawn(capsys, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TERM", "xterm")
     assert list(tracked(range(3), "embed the pool")) == [0, 1, 2]
     assert "embed the pool" in capsys.readouterr().err
+
+
+def test_a_bar_says_what_it_is_told_and_lines_stand_above_it(capsys, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    assert draws_bars()
+    with progress_bar("rounds", 3) as bar:
+        bar.describe("round 2: [3] answered")
+        bar.advance()
+        say("the gate has collapsed")
+    say("done")
+    told = capsys.readouterr().err
+    assert "round 2: [3] answered" in told
+    assert "the gate has collapsed\n" in told
+    assert told.endswith("done\n")
+
+
+def test_without_a_terminal_a_bar_is_told_nothing(capsys):
+    assert not draws_bars()
+    with progress_bar("rounds", 3) as bar:
+        bar.describe("round 2")
+    assert capsys.readouterr().err == ""

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from tensorboard.backend.event_processing import event_accumulator
 from typer.testing import CliRunner
 
 from collegium.cli.main import app
@@ -14,7 +15,7 @@ from collegium.core.load_recipe import load_recipe, parse_settings
 from collegium.federated import rounds
 from collegium.federated.make_algorithm import ALGORITHMS as ALGORITHM_NAMES
 from collegium.federated.recipe import FederatedRecipe
-from collegium.flow.federate import federate, gather_clients
+from collegium.flow.federate import federate, gather_clients, read_metrics
 from tiny import DOMAINS, make_texts
 
 ROOT = Path(__file__).parents[2]
@@ -132,6 +133,64 @@ def test_a_killed_run_ends_as_one_that_was_not(make, tmp_path, monkeypatch, serv
     assert federate(make(), tmp_path / "b").read_bytes() == undisturbed
     lines = (tmp_path / "b" / "metrics.jsonl").read_text()
     assert lines == (tmp_path / "a" / "metrics.jsonl").read_text()
+
+
+def test_all_examples_together_count_by_their_number(make, tmp_path):
+    found = result(federate(make(evaluation={"every": 6, "averaged": 1}), tmp_path))
+    clients = gather_clients(make(), tmp_path)
+    sizes = [len(clients.rows[client]) for client in clients.judges]
+    assert found["global_accuracy"] == pytest.approx(np.average(found["by_client"], weights=sizes))
+
+
+def test_every_evaluation_says_a_line_where_there_is_no_terminal(make, tmp_path, capsys):
+    federate(make(), tmp_path)
+    told = [line for line in capsys.readouterr().err.splitlines() if "clients answered, accuracy" in line]
+    assert [line.partition(":")[0] for line in told] == ["round 2", "round 4", "round 6"]
+    assert "4 of 4 clients answered, accuracy 0." in told[0]
+    assert "the most used of 3 experts has" in told[0]
+
+
+def events(folder):
+    """Tag → step → value, as TensorBoard shows them."""
+    accumulator = event_accumulator.EventAccumulator(str(folder / "tensorboard"), purge_orphaned_data=True)
+    accumulator.Reload()
+    return {
+        tag: {event.step: event.value for event in accumulator.Scalars(tag)} for tag in accumulator.Tags()["scalars"]
+    }
+
+
+def test_tensorboard_shows_the_metrics_also_of_a_run_that_was_killed(make, tmp_path, monkeypatch):
+    federate(make(), tmp_path / "a")
+    lines = {line["server_round"]: line for line in read_metrics(tmp_path / "a")}
+    shown = events(tmp_path / "a")
+    assert shown["unseen clients/accuracy"] == pytest.approx({n: lines[n]["accuracy"] for n in (2, 4, 6)}, abs=1e-6)
+    assert shown["round/bytes up"] == {n: line["bytes_up"] for n, line in lines.items()}
+    assert shown["use of experts/2"] == pytest.approx({n: lines[n]["utilisation"][2] for n in (2, 4, 6)}, abs=1e-6)
+    true = rounds.save_checkpoint
+
+    def dying(path, identity, number, state):
+        if number == 4:
+            raise KeyboardInterrupt  # the line of round 4 is written, its checkpoint is not
+        true(path, identity, number, state)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(rounds, "save_checkpoint", dying)
+        federate(make(), tmp_path / "b")
+    federate(make(), tmp_path / "b")
+    assert events(tmp_path / "b") == shown
+
+
+def test_without_tensorboard_nothing_is_missing(make, tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    federate(make(), tmp_path)
+    assert not (tmp_path / "tensorboard").exists()
+
+
+def test_runs_share_features_of_the_same_examples(make, tmp_path, monkeypatch):
+    federate(make(), tmp_path / "a", tmp_path / "shared")
+    monkeypatch.setattr("collegium.flow.federate.embed_texts", None)
+    federate(make(algorithm={"name": "fedavg"}), tmp_path / "b", tmp_path / "shared")
+    assert not (tmp_path / "b" / "features").exists()
 
 
 def test_examples_are_embedded_once(make, tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -19,6 +20,7 @@ from rich.progress import (
 
 Item = TypeVar("Item")
 _QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
+_BAR: ContextVar[Console | None] = ContextVar("bar", default=None)  # on which a bar is drawn now
 
 
 class Bar:
@@ -31,22 +33,33 @@ class Bar:
         if self._progress is not None:
             self._progress.advance(self._task_id, steps)
 
+    def describe(self, text: str) -> None:
+        """Say something else before the bar; without a terminal nothing."""
+        if self._progress is not None:
+            self._progress.update(self._task_id, description=escape(text))
+
 
 def set_quiet(quiet: bool) -> None:
     """Switch bars and lines off for the current context."""
     _QUIET.set(quiet)
 
 
+def draws_bars() -> bool:
+    """Whether bars are seen: on a terminal, without `--quiet`."""
+    return not _QUIET.get() and sys.stderr.isatty()
+
+
 def say(text: str) -> None:
-    """One plain line about what happens now, on stderr."""
+    """One plain line about what happens now, on stderr, above a bar that is drawn."""
     if not _QUIET.get():
-        Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
+        console = _BAR.get() or Console(stderr=True, highlight=False)
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def progress_bar(description: str, total: int | None) -> Iterator[Bar]:
     """A bar for `total` steps (None = unknown)."""
-    if _QUIET.get() or not sys.stderr.isatty():
+    if not draws_bars():
         yield Bar(None, None)
         return
     columns = (
@@ -57,8 +70,13 @@ def progress_bar(description: str, total: int | None) -> Iterator[Bar]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        yield Bar(progress, progress.add_task(description, total=total))
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True) as progress:
+        token = _BAR.set(console)
+        try:
+            yield Bar(progress, progress.add_task(description, total=total))
+        finally:
+            _BAR.reset(token)
 
 
 def tracked(items: Iterable[Item], description: str, total: int | None = None) -> Iterator[Item]:

@@ -81,7 +81,7 @@ def run_rounds(
     identity: object,
     random_seed: int,
     folder: Path,
-    after: Callable[[RoundReport], None] | None = None,
+    after: Callable[[RoundReport], str | None] | None = None,
 ) -> None:
     """Run what is left of the rounds; the algorithm then holds the final state.
 
@@ -89,7 +89,7 @@ def run_rounds(
         identity: all settings of the run, as JSON: a checkpoint of others is refused.
         folder: of the checkpoint.
         after: called after every round, with the algorithm's new state in place and before it is on disk: of a round
-            that a killed server does again it is called again.
+            that a killed server does again it is called again. Returns what the progress bar then says.
 
     Raises:
         RunError: nobody answered for too many rounds.
@@ -115,8 +115,8 @@ def run_rounds(
                     got=f"{report.asked} were asked in round {server_round}",
                     do="look at the clients' logs; the same command goes on from the last round",
                 )
-            if after is not None:
-                after(report)
+            if after is not None and (told := after(report)) is not None:
+                bar.describe(told)
             save_checkpoint(path, name, server_round, algorithm.state_dict())
             bar.advance()
 

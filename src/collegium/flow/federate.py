@@ -6,8 +6,9 @@ Clients that judge have never trained, and their labels are used to count right 
 run goes on after its last round.
 """
 
+import fcntl
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from jaxtyping import Float32
 
 from collegium.core.artifacts import canonical_json, finished, sha256_of, write_file, writing
 from collegium.core.errors import RecipeError
-from collegium.core.progress import say
+from collegium.core.progress import draws_bars, say
 from collegium.core.random_streams import stream
 from collegium.data.examples import Examples, load_texts
 from collegium.data.images import Picture
@@ -29,6 +30,7 @@ from collegium.federated.protocol import Algorithm, ClientData
 from collegium.federated.recipe import FederatedRecipe
 from collegium.federated.rounds import RoundReport, run_rounds
 from collegium.flow.engines import ENGINES, FEATURES_FOLDER
+from collegium.flow.event_files import event_files
 from collegium.flow.federation import FEATURES, Federation
 from collegium.flow.round_metrics import RoundMetrics
 from collegium.models import efficientnet
@@ -38,36 +40,48 @@ from collegium.models.seed_model import load_seed_model
 METRICS, RESULT = "metrics.jsonl", "federation.json"
 
 
-def federate(recipe: FederatedRecipe, folder: Path, engine: str = "in-process") -> Path:
+def federate(
+    recipe: FederatedRecipe, folder: Path, engine: str = "in-process", shared: Path | None = None
+) -> Path:
     """Run all rounds in `folder`; the path of `federation.json`.
 
     Args:
         engine: a name of `ENGINES`; the result is the same, and a run may go on under another one.
+        shared: where other runs find features of the same examples (in-process alone); None = in the folder itself.
 
     Raises:
         RecipeError: data without labels, or pictures for experts that do not read them.
         RunError: nobody answered.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    federation = gather_clients(recipe, folder)
+    federation = gather_clients(recipe, folder, shared)
     server = make_algorithm(federation.world(recipe.random_seed), recipe.algorithm)
     lines = RoundMetrics(folder / METRICS)
+    seen: dict[str, Any] = {}  # by the last evaluation
 
-    def after(report: RoundReport) -> None:
+    def after(report: RoundReport) -> str:
         last = report.server_round == recipe.rounds.rounds
         due = last or report.server_round % recipe.evaluation.every == 0
         found = judge(server, [federation.of(client) for client in federation.judges]) if due else {}
         if isinstance(server, Ddome) and due and (collapsed := server.collapsed_to()) is not None:
             say(f"round {report.server_round}: nine of ten clients want expert {collapsed}; the gate has collapsed")
-        lines.add({**vars(report), **found})
+        line = {**vars(report), **found}
+        lines.add(line)
+        record(line)
+        seen.update(found)
+        told = _progress(report, seen)
+        if due and not draws_bars():
+            say(told)
+        return told
 
     identity = [recipe.model_dump(mode="json"), federation.content_hash]
-    ENGINES[engine](
-        recipe,
-        folder,
-        federation,
-        lambda engine: run_rounds(server, engine, recipe.rounds, identity, recipe.random_seed, folder, after),
-    )
+    with event_files(folder) as record:
+        ENGINES[engine](
+            recipe,
+            folder,
+            federation,
+            lambda engine: run_rounds(server, engine, recipe.rounds, identity, recipe.random_seed, folder, after),
+        )
     rounds = lines.read()
     judged = [line for line in rounds if "accuracy" in line][-recipe.evaluation.averaged :]
     result = {
@@ -75,6 +89,7 @@ def federate(recipe: FederatedRecipe, folder: Path, engine: str = "in-process") 
         "algorithm": recipe.algorithm.name,
         "random_seed": recipe.random_seed,
         "accuracy": float(np.mean([line["accuracy"] for line in judged])),
+        "global_accuracy": float(np.mean([line["global_accuracy"] for line in judged])),
         "by_client": np.mean([line["by_client"] for line in judged], axis=0).tolist(),
         "utilisation": np.mean([line["utilisation"] for line in judged], axis=0).tolist(),
         "averaged_rounds": [line["server_round"] for line in judged],
@@ -91,14 +106,14 @@ def federate(recipe: FederatedRecipe, folder: Path, engine: str = "in-process") 
     return folder / RESULT
 
 
-def gather_clients(recipe: FederatedRecipe, folder: Path) -> Federation:
-    """Load the examples, embed them once, and share them out."""
+def gather_clients(recipe: FederatedRecipe, folder: Path, shared: Path | None = None) -> Federation:
+    """Load the examples, embed them once (for all runs with the same `shared`), and share them out."""
     examples = load_texts(recipe.data, recipe.columns, recipe.limit, recipe.random_seed)
     if examples.labels is None:
         raise RecipeError("The data of a federation need labels.", do="name the column in columns.label")
     classes = examples.class_names
     labels = np.array([classes.index(label) for label in examples.labels], dtype=np.int64)
-    features = _features(recipe, examples, folder / FEATURES_FOLDER)
+    features = _features(recipe, examples, folder, shared)
     data = ClientData(features, expert_inputs(recipe.inputs, examples.texts, features), labels)
     rows = partition(examples.labels, recipe.partition, recipe.random_seed)
     training, test = split_clients(len(rows), recipe.held_out_clients, recipe.random_seed)
@@ -108,11 +123,25 @@ def gather_clients(recipe: FederatedRecipe, folder: Path) -> Federation:
 
 
 def judge(algorithm: Algorithm, clients: Sequence[ClientData]) -> dict[str, Any]:
-    """Zero-shot accuracy of clients that never trained: their mean, each, and the use of the experts."""
-    right = [float((algorithm.predict(data).argmax(axis=1) == data.labels).mean()) for data in clients]
+    """Zero-shot accuracy of clients that never trained: their mean, all their examples together (global), each client,
+    and the use of the experts.
+    """
+    answers = [algorithm.predict(data).argmax(axis=1) == data.labels for data in clients]
+    right = [float(own.mean()) for own in answers]
     use = [algorithm.utilisation(data) for data in clients] if isinstance(algorithm, Ddome) else []
     shares = np.mean(use, axis=0).tolist() if use else [1.0]
-    return {"accuracy": float(np.mean(right)), "by_client": right, "utilisation": shares}
+    pooled = float(np.concatenate(answers).mean())
+    return {"accuracy": float(np.mean(right)), "global_accuracy": pooled, "by_client": right, "utilisation": shares}
+
+
+def _progress(report: RoundReport, last: Mapping[str, Any]) -> str:
+    """A line about a round: who answered, and what the last evaluation found."""
+    parts = [f"round {report.server_round}: {report.answered} of {report.asked} clients answered"]
+    if last:
+        parts.append(f"accuracy {last['accuracy']:.3f}")
+        if len(last["utilisation"]) > 1:
+            parts.append(f"the most used of {len(last['utilisation'])} experts has {max(last['utilisation']):.0%}")
+    return ", ".join(parts)
 
 
 def common_features(common_expert: str, items: Sequence[Item]) -> Float32[np.ndarray, "items dim"]:
@@ -141,14 +170,23 @@ def expert_inputs(
     return (np.stack(pixels).transpose(0, 3, 1, 2) / 127.5 - 1).astype(np.float32)
 
 
-def _features(recipe: FederatedRecipe, examples: Examples, path: Path) -> Float32[np.ndarray, "examples dim"]:
-    """What the common expert says of every example; computed once, and read from disk where it is needed."""
+def _features(
+    recipe: FederatedRecipe, examples: Examples, folder: Path, shared: Path | None
+) -> Float32[np.ndarray, "examples dim"]:
+    """What the common expert says of every example; computed once, also by runs side by side, and read from disk where
+    it is needed.
+    """
     texts = sha256_of(canonical_json([as_json(item) for item in examples.texts]))
     inputs = {"examples": texts, "common_expert": recipe.common_expert}
-    if finished(path, "features", inputs) is None:
-        found = common_features(recipe.common_expert, examples.texts)
-        with writing(path, "features", inputs, {}) as folder:
-            np.save(folder / FEATURES, found)
+    name = sha256_of(canonical_json(inputs))[:16]
+    path = folder / FEATURES_FOLDER if shared is None else shared / FEATURES_FOLDER / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if finished(path, "features", inputs) is None:
+            found = common_features(recipe.common_expert, examples.texts)
+            with writing(path, "features", inputs, {}) as building:
+                np.save(building / FEATURES, found)
     return np.load(path / FEATURES, mmap_mode="r")
 
 
