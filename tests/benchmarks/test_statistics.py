@@ -36,6 +36,14 @@ def test_the_interval_is_that_of_a_plain_bootstrap():
     assert [found.low, found.high] == pytest.approx(plain_bootstrap(ours, theirs), abs=0.006)
 
 
+def test_units_may_have_shares_instead_of_answers():
+    random = np.random.default_rng(0)
+    ours, theirs = ({seed: {"": random.integers(5, size=30) / 4} for seed in range(3)} for _ in range(2))
+    found = paired_difference(ours, theirs)
+    assert found.mean == pytest.approx(np.mean([ours[seed][""].mean() - theirs[seed][""].mean() for seed in ours]))
+    assert [found.low, found.high] == pytest.approx(plain_bootstrap(ours, theirs), abs=0.012)
+
+
 def test_pairs_are_surer_than_what_is_not_paired():
     random = np.random.default_rng(0)
     base = answers(random, 0.7)

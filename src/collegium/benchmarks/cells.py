@@ -1,16 +1,14 @@
 """Runs the cells of a suite: a process each, seeds side by side, and whatever was finished is not run again.
 
-    OUT/seed-0/work/            pools, selections, experts and answers, which all variants of that seed share
-    OUT/seed-0/VARIANT/         a run folder, as of `collegium run`
-    OUT/seed-0/VARIANT.log      what it said
-    OUT/seed-0/VARIANT.failed   why it failed, if it did; the next start tries again
+    OUT/[CASE/]seed-0/VARIANT/         a run folder, as of `collegium run` or `collegium federate`
+    OUT/[CASE/]seed-0/VARIANT.log      what it said
+    OUT/[CASE/]seed-0/VARIANT.failed   why it failed, if it did; the next start tries again
 
-Cells of one seed run one after the other, because they use each other's work: an expert is trained once, whatever the
-number of methods that need it. A cell that fails, or whose process dies, does not stop the others.
+Cells of one case and seed run one after the other, because they use each other's work: an expert is trained once,
+whatever the number of methods that need it. A cell that fails, or whose process dies, does not stop the others.
 """
 
 import contextlib
-import json
 import multiprocessing
 import os
 import sys
@@ -18,37 +16,53 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
-from importlib.metadata import version
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from collegium.benchmarks.federation import Federation
+from collegium.benchmarks.kind import Kind, Summary
+from collegium.benchmarks.one_shot import OneShot
 from collegium.core.artifacts import write_file
 from collegium.core.errors import CollegiumError
 from collegium.core.progress import say
 from collegium.core.recipe import Recipe
-from collegium.flow.simulate import alone, simulate
-from collegium.flow.summary import PACKAGES, SUMMARY
+from collegium.core.settings import Settings
+from collegium.federated.recipe import FederatedRecipe
+from collegium.flow.simulate import alone
+
+KINDS: dict[type[Settings], Kind] = {Recipe: OneShot(), FederatedRecipe: Federation()}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One variant with one seed.
+    """One variant with one seed on one case.
 
     Attributes:
+        case: "" where the suite has none.
         folder: its run folder.
+        out: of the suite.
+        chosen: values of the keys that were tuned; None where the choice is not yet made.
     """
 
+    case: str
     variant: str
     random_seed: int
-    recipe: Recipe
+    recipe: Recipe | FederatedRecipe
     folder: Path
+    out: Path
+    chosen: dict[str, Any] | None
 
     @property
     def name(self) -> str:
-        return f"seed {self.random_seed}, {self.variant}"
+        return f"{self.case + ', ' if self.case else ''}seed {self.random_seed}, {self.variant}"
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[type(self.recipe)]
 
     @property
     def failure(self) -> Path:
@@ -58,56 +72,55 @@ class Cell:
     def log(self) -> Path:
         return self.folder.with_name(f"{self.folder.name}.log")
 
-    def summary(self) -> dict | None:
+    def run(self) -> None:
+        """What is left of it, in this process."""
+        self.kind.run(self.recipe, self.folder, self.out)
+
+    def summary(self) -> Summary | None:
         """Its summary; None where it is not finished with exactly these settings and these versions."""
-        try:
-            found = json.loads((self.folder / SUMMARY).read_bytes())
-            same = found["settings"] == self.recipe.model_dump(mode="json") and all(
-                found["created_with"][package] == version(package) for package in PACKAGES
-            )
-        except (OSError, ValueError, KeyError, TypeError):
+        if self.chosen is None:
             return None
-        return found if same else None
+        return self.kind.summary(self.recipe, self.folder)
 
 
 def run_cells(cells: list[Cell], jobs: int, threads: int | None) -> None:
     """Run the cells that are not finished; of one that fails the reason stands in its `failure`.
 
     Args:
-        cells: those of one seed in the order in which they are to run.
-        jobs: most processes at a time; more than there are seeds bring nothing.
+        cells: those of one case and seed in the order in which they are to run.
+        jobs: most processes at a time; more than there are cases × seeds bring nothing.
         threads: of each process; None = torch's own choice.
 
     Raises:
         InputError: another start of this suite is at work in the folder of a seed.
     """
-    waiting: dict[int, list[Cell]] = {}
+    waiting: dict[Path, list[Cell]] = {}  # by the folder of their case and seed
     for cell in cells:
         if cell.summary() is None:
-            waiting.setdefault(cell.random_seed, []).append(cell)
+            waiting.setdefault(cell.folder.parent, []).append(cell)
     total, start = sum(len(queue) for queue in waiting.values()), time.monotonic()
     say(f"{len(cells) - total} of {len(cells)} cells are finished" if total < len(cells) else f"{total} cells")
     with contextlib.ExitStack() as folders:
-        for queue in waiting.values():
-            queue[0].folder.parent.mkdir(parents=True, exist_ok=True)
-            folders.enter_context(alone(queue[0].folder.parent))
-        running: dict[int, tuple[BaseProcess, Cell]] = {}
+        for group in waiting:
+            group.mkdir(parents=True, exist_ok=True)
+            folders.enter_context(alone(group))
+        running: dict[Path, tuple[BaseProcess, Cell]] = {}
         try:
             done = 0
             while waiting or running:
-                for seed in [seed for seed in waiting if seed not in running][: jobs - len(running)]:
-                    cell = waiting[seed].pop(0)
-                    if not waiting[seed]:
-                        del waiting[seed]
+                for group in [group for group in waiting if group not in running][: jobs - len(running)]:
+                    cell = waiting[group].pop(0)
+                    if not waiting[group]:
+                        del waiting[group]
                     cell.failure.unlink(missing_ok=True)
-                    running[seed] = (_start(cell, threads), cell)
+                    running[group] = (_start(cell, threads), cell)
                     say(f"{cell.name} …")
                 wait([process.sentinel for process, _ in running.values()])
-                for seed, (process, cell) in list(running.items()):
+                for group, (process, cell) in list(running.items()):
                     if process.is_alive():
                         continue
                     process.join()
-                    del running[seed]
+                    del running[group]
                     done += 1
                     left = (time.monotonic() - start) / done * (total - done)
                     reason = _failure(cell, process.exitcode)
@@ -120,7 +133,9 @@ def run_cells(cells: list[Cell], jobs: int, threads: int | None) -> None:
 
 
 def _start(cell: Cell, threads: int | None) -> BaseProcess:
-    process = multiprocessing.get_context("spawn").Process(target=_work, args=(cell, threads))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # libraries are imported once: that takes as long as a small federation
+    process = context.Process(target=_work, args=(cell, threads))
     process.start()
     return process
 
@@ -134,7 +149,7 @@ def _work(cell: Cell, threads: int | None) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
         try:
-            simulate(cell.recipe, cell.folder, cell.folder.parent / "work")
+            cell.run()
         except CollegiumError as error:
             write_file(cell.failure, str(error).encode())
             sys.exit(error.exit_code)

@@ -2,9 +2,9 @@
 
 Two methods are compared on the same test examples of the same seeds. The interval is of a bootstrap in two stages
 (Davison and Hinkley 1997, §3.8): seeds are drawn with replacement, as training is random, and within each seed the
-examples of every domain, as the test data are a sample. Of an example only the difference counts, −1, 0 or 1, so that
-a sample of n examples is one draw of a multinomial: the cost is O(replicates · seeds · domains), whatever the number
-of examples.
+units of every group (examples of a domain, or judging clients), as the test data are a sample. Of a unit only the
+difference counts; that of an example is −1, 0 or 1, so that a sample of n examples is one draw of a multinomial: the
+cost is O(replicates · seeds · groups · different differences), whatever the number of examples.
 """
 
 import statistics
@@ -12,32 +12,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Float64, Shaped
 
 from collegium.core.random_streams import stream
 
 REPLICATES = 10_000
 LEVEL = 0.95
-Right = Mapping[str, Bool[np.ndarray, " _"]]  # domain → which of its examples were answered right
+# domain → which of its examples were answered right; or "" → the share that each client got right
+Scores = Mapping[str, Shaped[np.ndarray, " _"]]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean difference of macro-average accuracies, as a fraction, and its interval."""
+    """Mean difference of accuracies (macro averages over the groups), as a fraction, and its interval."""
 
     mean: float
     low: float
     high: float
 
 
-def paired_difference(ours: Mapping[int, Right], theirs: Mapping[int, Right]) -> Difference | None:
+def paired_difference(ours: Mapping[int, Scores], theirs: Mapping[int, Scores]) -> Difference | None:
     """How much more one method gets right than another, over the seeds that both have; None where there is none.
 
     Args:
-        ours, theirs: random seed → answers, on the same examples.
+        ours, theirs: random seed → scores between 0 and 1, of the same units.
 
     Raises:
-        ValueError: a seed for which the examples are not the same.
+        ValueError: a seed for which the units are not the same.
     """
     seeds = sorted(ours.keys() & theirs.keys())
     if not seeds:
@@ -64,11 +65,11 @@ def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def _differences(
-    ours: Bool[np.ndarray, " _"], theirs: Bool[np.ndarray, " _"], random: np.random.Generator
+    ours: Shaped[np.ndarray, " _"], theirs: Shaped[np.ndarray, " _"], random: np.random.Generator
 ) -> tuple[float, Float64[np.ndarray, " replicates"]]:
     if len(ours) != len(theirs):
         raise ValueError(f"{len(ours)} and {len(theirs)} examples are not the same")
-    gains = ours.astype(int) - theirs.astype(int)
-    shares = np.array([(gains == value).mean() for value in (-1, 0, 1)])
-    counts = random.multinomial(len(gains), shares, size=REPLICATES)  # [replicates, 3]
-    return float(gains.mean()), (counts[:, 2] - counts[:, 0]) / len(gains)
+    gains = ours.astype(float) - theirs.astype(float)
+    values, counts = np.unique(gains, return_counts=True)
+    drawn = random.multinomial(len(gains), counts / len(gains), size=REPLICATES)  # [replicates, values]
+    return float(gains.mean()), drawn @ values / len(gains)

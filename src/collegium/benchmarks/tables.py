@@ -5,6 +5,7 @@ import io
 import json
 from pathlib import Path
 
+from collegium.benchmarks.kind import Column
 from collegium.benchmarks.results import Results, Row
 from collegium.benchmarks.statistics import LEVEL
 from collegium.core.artifacts import write_file
@@ -16,8 +17,8 @@ FILES = ("table.md", "table.tex", "table.csv", "rows.jsonl")
 
 
 def write_tables(results: Results, folder: Path) -> None:
-    """Write the table in three forms, and the records."""
-    records = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in results.cells)
+    """Write the tables in three forms, and the records."""
+    records = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in results.records)
     for name, content in zip(
         FILES, (markdown(results), latex(results), comma_separated(results), records), strict=True
     ):
@@ -25,15 +26,20 @@ def write_tables(results: Results, folder: Path) -> None:
 
 
 def markdown(results: Results) -> str:
-    """The table, what it shows, and what failed."""
-    header, *lines = _cells(results)
-    rule = ["---", *("---:" for _ in header[1:])]
-    table = "\n".join("| " + " | ".join(cells) + " |" for cells in [header, rule, *lines])
-    parts = [table, _legend(results)]
-    notes = [f"* `{row.method}`: {row.note}" for row in results.rows if row.note]
+    """A table for each case, what they show, and what failed."""
+    parts = []
+    for case, rows in _by_case(results).items():
+        if case:
+            note = (results.suite.cases or {})[case].note
+            parts.append(f"**{case}**" + (f": {note}" if note else ""))
+        header, *lines = _cells(results, rows)
+        rule = ["---", *("---:" for _ in header[1:])]
+        parts.append("\n".join("| " + " | ".join(cells) + " |" for cells in [header, rule, *lines]))
+    parts.append(_legend(results))
+    notes = dict.fromkeys(f"* `{row.method}`: {row.note}" for row in results.rows if row.note)
     if notes:
         parts.append("\n".join(notes))
-    if results.stages:
+    if len(results.stages) > 1:
         parts.append(_stages(results))
     if results.failures:
         failed = [f"* {name}: {reason.splitlines()[0]}" for name, reason in results.failures.items()]
@@ -44,66 +50,78 @@ def markdown(results: Results) -> str:
 
 
 def latex(results: Results) -> str:
-    """A booktabs tabular."""
-    header, *lines = [[_escaped(cell) for cell in cells] for cells in _cells(results)]
-    rows = "\n".join(" & ".join(cells) + r" \\" for cells in lines)
-    columns = "l" + "r" * (len(header) - 1)
-    return (
-        f"% {_legend(results)}\n\\begin{{tabular}}{{{columns}}}\n\\toprule\n"
-        f"{' & '.join(header)} \\\\\n\\midrule\n{rows}\n\\bottomrule\n\\end{{tabular}}\n"
+    """A booktabs tabular for each case."""
+    return f"% {_legend(results)}\n" + "\n".join(
+        (f"% {case}\n" if case else "") + _tabular(_cells(results, rows)) for case, rows in _by_case(results).items()
     )
 
 
 def comma_separated(results: Results) -> str:
-    """One line a method: means and deviations in percent, differences in points; empty where there is none."""
-    domains = _domains(results)
-    names = [f"{setting} {domain}" for setting in ("union", "told") for domain in domains]
+    """One line a method and case: means and deviations, accuracies in percent, differences in points; empty where
+    there is none.
+    """
+    suite, keys = results.suite, _keys(results.rows)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    spread = [f"{name}{suffix}" for name in [*names, "routed"] for suffix in ("", " std")]
-    writer.writerow(["method", "seeds", *spread, "difference", "low", "high"])
+    spread = [f"{key}{suffix}" for key in keys for suffix in ("", " std")]
+    case = ["case"] if suite.cases else []
+    writer.writerow([*case, "method", "seeds", *spread, "difference", "low", "high", *suite.tune])
     for row in results.rows:
-        values = [getattr(row, setting).get(domain) for setting in ("union", "told") for domain in domains]
-        flat = [value for pair in [*values, row.routed] for value in (pair or (None, None))]
+        flat = [value for key in keys for value in row.values.get(key, (None, None))]
         found = row.difference
         difference = (None, None, None) if found is None else (100 * found.mean, 100 * found.low, 100 * found.high)
         rounded = ["" if value is None else f"{value:.3f}" for value in (*flat, *difference)]
-        writer.writerow([row.method, " ".join(map(str, row.seeds)), *rounded])
+        chosen = [row.chosen.get(key, "") for key in suite.tune]
+        writer.writerow([*([row.case] if case else []), row.method, " ".join(map(str, row.seeds)), *rounded, *chosen])
     return text.getvalue()
 
 
-def _cells(results: Results) -> list[list[str]]:
+def _by_case(results: Results) -> dict[str, list[Row]]:
+    """Case → its rows; one table at least."""
+    cases = dict.fromkeys(row.case for row in results.rows) or {"": None}
+    return {case: [row for row in results.rows if row.case == case] for case in cases}
+
+
+def _cells(results: Results, rows: list[Row]) -> list[list[str]]:
     """Header, and a line for each method."""
-    domains = [name for name in _domains(results) if name != "mean"]
-    header = ["union of all labels, %", *domains, "mean", "told", "routed", f"− {results.suite.reference}", "seeds"]
-    return [header, *(_line(row, domains) for row in results.rows)]
+    columns = results.kind.columns(_keys(rows))
+    tuned = [key.rpartition(".")[2] for key in results.suite.tune]
+    headings = [column.heading for column in columns]
+    header = [results.kind.title, *headings, f"− {results.suite.reference}", *tuned, "seeds"]
+    return [header, *(_line(results, row, columns) for row in rows)]
 
 
-def _line(row: Row, domains: list[str]) -> list[str]:
+def _line(results: Results, row: Row, columns: list[Column]) -> list[str]:
     found = row.difference
     compared = "" if found is None else f"{100 * found.mean:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
     return [
         row.method,
-        *(_mean_std(row.union.get(name)) for name in domains),
-        _mean_std(row.union["mean"]),
-        _mean_std(row.told["mean"]),
-        _mean_std(row.routed),
+        *(_mean_std(row.values.get(column.key), column.digits) for column in columns),
         compared.replace("-", "−"),
+        *(str(row.chosen.get(key, "")) for key in results.suite.tune),
         str(len(row.seeds)),
     ]
 
 
-def _domains(results: Results) -> list[str]:
-    """All domains, `mean` last: variants may have fewer owners."""
-    named = dict.fromkeys(name for row in results.rows for name in row.union)
-    return [*(name for name in named if name != "mean"), "mean"]
+def _keys(rows: list[Row]) -> list[str]:
+    return list(dict.fromkeys(key for row in rows for key in row.values))
 
 
-def _mean_std(found: tuple[float, float | None] | None) -> str:
+def _tabular(cells: list[list[str]]) -> str:
+    header, *lines = [[_escaped(cell) for cell in line] for line in cells]
+    rows = "\n".join(" & ".join(line) + r" \\" for line in lines)
+    columns = "l" + "r" * (len(header) - 1)
+    return (
+        f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n"
+        f"{' & '.join(header)} \\\\\n\\midrule\n{rows}\n\\bottomrule\n\\end{{tabular}}\n"
+    )
+
+
+def _mean_std(found: tuple[float, float | None] | None, digits: int = 1) -> str:
     if found is None:
         return ""
-    mean, std = found
-    return f"{mean:.1f}" if std is None else f"{mean:.1f} ± {std:.1f}"
+    mean, std = (None if value is None else f"{value:.{digits}f}" for value in found)
+    return f"{mean}" if std is None or digits == 0 else f"{mean} ± {std}"
 
 
 def _stages(results: Results) -> str:
@@ -114,9 +132,11 @@ def _stages(results: Results) -> str:
 
 def _legend(results: Results) -> str:
     suite = results.suite
+    tuned = f" {', '.join(suite.tune)}: best on validation data, with seed {suite.seeds[0]}." if suite.tune else ""
     return (
         f"Suite {suite.name}, seeds {', '.join(map(str, suite.seeds))}: mean ± std over seeds; the difference to "
-        f"{suite.reference} in points with a {LEVEL:.0%} interval of a paired bootstrap over seeds and test examples."
+        f"{suite.reference} in points with a {LEVEL:.0%} interval of a paired bootstrap over seeds and "
+        f"{results.kind.unit}.{tuned}"
     )
 
 

@@ -33,11 +33,7 @@ def write_summary(folder: Path, recipe: Recipe, pool: Pool) -> Path:
         "project": recipe.project,
         "random_seed": recipe.random_seed,
         "task": recipe.task,
-        "created_with": {
-            **{package: version(package) for package in PACKAGES},
-            "python": platform.python_version(),
-            "threads": torch.get_num_threads(),
-        },
+        "created_with": created_with(),
         "owners": {
             name: {
                 "data": short_name(recipe.owners[name].data or ""),
@@ -67,3 +63,12 @@ def write_summary(folder: Path, recipe: Recipe, pool: Pool) -> Path:
     }
     write_file(folder / SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False).encode())
     return folder / SUMMARY
+
+
+def created_with() -> dict[str, str | int]:
+    """Versions, and the number of threads, on which figures depend."""
+    return {
+        **{package: version(package) for package in PACKAGES},
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+    }
