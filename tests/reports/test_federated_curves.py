@@ -46,6 +46,8 @@ def test_shares_are_stacked_to_the_whole_for_each_method_and_seed():
     assert tops == pytest.approx([60, 100, 100])
     assert not panels[1, 0].collections  # that seed was not run
     assert "fedmix" in panels[1, 0].get_ylabel()
+    assert [axes.get_title() for axes in figure.axes] == ["seed 0", "seed 1", "", ""]
+    assert [axes.get_xlabel() for axes in figure.axes] == ["", "", "round", "round"]
 
 
 def test_figures_are_written_as_pictures_and_the_same_twice(tmp_path):

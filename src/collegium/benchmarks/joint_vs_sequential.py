@@ -10,8 +10,9 @@ own to look at that claim, not the published proof:
   mixture, −log Σ_k softmax(Vx)_k N(y; w_k·x, σ²) (Jacobs, Jordan, Nowlan and Hinton 1991), or, for `joint, top-1`, the
   squared error of the chosen expert's answer, whose weight of 1 lets the gate's gradient through (moe/router.py).
 * **joint**: V and W in every step. **experts first**: W under a random fixed gate with top-1 routing, then V with W as
-  it is. **gate first**: V with random fixed experts, then W under that gate, top-1. Each sees the same number of fresh
-  examples; a phase has half of them. **true gate**: experts alone, under V = U; nothing can be better.
+  it is. **gate first**: V with random fixed experts, then W under that gate, top-1. **experts first, clusters known**:
+  the first phase is told z(x), as if every expert had data of its own. Each sees the same number of fresh examples; a
+  phase has half of them. **true gate**: experts alone, under V = U; nothing can be better.
 
 What is measured is the squared error with top-1 routing on fresh examples, divided by the mean of y²: 0 is perfect, 1
 is as good as answering 0. One expert for everything leaves about 1 − 1/K for large d.
@@ -35,11 +36,12 @@ from collegium.benchmarks.statistics import mean_std
 from collegium.core.artifacts import write_file
 from collegium.core.progress import tracked
 from collegium.core.random_streams import stream_seed
+from collegium.flow.stages import peak_bytes
 from collegium.flow.summary import created_with
 from collegium.reports.federated_curves import COLOURS, DASHES, STYLE, save_figure
 
 NAME = "joint-vs-sequential"
-METHODS = ("joint", "joint, top-1", "experts first", "gate first", "true gate")
+METHODS = ("joint", "joint, top-1", "experts first", "gate first", "experts first, clusters known", "true gate")
 EXPERTS = 4
 SIGMA = 0.3  # of the mixture; y has about the standard deviation 1
 BATCH, TEST = 256, 4096  # examples
@@ -56,8 +58,8 @@ class Size:
     seeds: int
 
 
-FULL = Size(dimensions=(4, 8, 16, 32, 64, 128), steps=6000, seeds=10)
-QUICK = Size(dimensions=(4, 16, 64), steps=1000, seeds=4)
+FULL = Size(dimensions=(4, 8, 16, 32, 64, 128), steps=4000, seeds=10)
+QUICK = Size(dimensions=(4, 16, 64), steps=600, seeds=3)
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def train(method: str, dimension: int, size: Size) -> Run:
         if method == "gate first":
             experts = long_experts  # with small ones there would be nothing to choose
         losses, step = {}, 0
-        for trained, loss, steps in _phases(method, gate, experts, size.steps):
+        for trained, loss, steps in _phases(method, gate, experts, world.gate, size.steps):
             for one in (gate, experts):
                 one.requires_grad_(any(one is other for other in trained))
             optimizer = torch.optim.Adam(trained, LEARNING_RATE)
@@ -119,16 +121,22 @@ def train(method: str, dimension: int, size: Size) -> Run:
 
 
 Loss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+Phase = tuple[list[Tensor], Loss, int]
 
 
-def _phases(method: str, gate: Tensor, experts: Tensor, steps: int) -> list[tuple[list[Tensor], Loss, int]]:
+def _phases(method: str, gate: Tensor, experts: Tensor, true: Tensor, steps: int) -> list[Phase]:
     """What is trained, by which loss, for how many steps; under a fixed gate by the chosen expert's squared error."""
     half = steps // 2
+
+    def of_known_clusters(gate: Tensor, experts: Tensor, inputs: Tensor, answers: Tensor) -> Tensor:
+        return _chosen(true, experts, inputs, answers)
+
     return {
         "joint": [([gate, experts], _mixture, steps)],
         "joint, top-1": [([gate, experts], _chosen, steps)],
         "experts first": [([experts], _chosen, half), ([gate], _mixture, half)],
         "gate first": [([gate], _mixture, half), ([experts], _chosen, half)],
+        "experts first, clusters known": [([experts], of_known_clusters, half), ([gate], _mixture, half)],
         "true gate": [([experts], _chosen, steps)],
     }[method]
 
@@ -197,6 +205,7 @@ def _record(run: Run, size: Size, seconds: float) -> dict[str, Any]:
         "random_seed": list(range(size.seeds)),
         "threads": versions["threads"],
         "seconds": [round(seconds, 3)],
+        "peak_bytes": peak_bytes(),
         "metrics": {"relative_loss": run.losses[size.steps], "by_step": run.losses},
         "versions": versions,
     }

@@ -12,7 +12,7 @@ from collegium.core.artifacts import write_file
 
 LATEX_SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {"±": "$\\pm$", "−": "$-$"}
 
-
+MOST_NAMED = 20  # cells that were not run
 FILES = ("table.md", "table.tex", "table.csv", "rows.jsonl")
 
 
@@ -45,7 +45,8 @@ def markdown(results: Results) -> str:
         failed = [f"* {name}: {reason.splitlines()[0]}" for name, reason in results.failures.items()]
         parts.append("**Failed**, and not in the table:\n\n" + "\n".join(failed))
     if results.missing:
-        parts.append(f"Not run: {'; '.join(results.missing)}.")
+        more = len(results.missing) - MOST_NAMED
+        parts.append(f"Not run: {'; '.join(results.missing[:MOST_NAMED])}{f'; and {more} more' if more > 0 else ''}.")
     return "\n\n".join(parts) + "\n"
 
 

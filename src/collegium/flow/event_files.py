@@ -5,10 +5,10 @@ those that a killed run had already written.
 """
 
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 FOLDER = "tensorboard"
 TAGS = {  # of metrics.jsonl
@@ -21,14 +21,8 @@ TAGS = {  # of metrics.jsonl
 }
 
 
-class Events(Protocol):
-    """Takes the line of a round."""
-
-    def __call__(self, line: Mapping[str, Any]) -> None: ...
-
-
 @contextmanager
-def event_files(folder: Path) -> Iterator[Events]:
+def event_files(folder: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Yields what writes the lines of rounds below `folder`; it does nothing where tensorboard is not installed."""
     if importlib.util.find_spec("tensorboard") is None:
         yield lambda line: None

@@ -30,7 +30,7 @@ def run_stage(folder: Path, name: str, artifact: Path, work: Callable[[], Result
     seconds = time.perf_counter() - start
     figures = stage_figures(folder)
     if name not in figures or _identity(artifact) != before:
-        figures[name] = {"seconds": round(seconds, 3), "peak_bytes": _peak_bytes()}
+        figures[name] = {"seconds": round(seconds, 3), "peak_bytes": peak_bytes()}
         write_file(folder / FIGURES, json.dumps(figures).encode())  # in the order of the stages
     return result
 
@@ -54,7 +54,8 @@ def _reset_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts again from what is held now
 
 
-def _peak_bytes() -> int:
+def peak_bytes() -> int:
+    """Most resident memory of this process so far, or since `run_stage` began the stage at work."""
     try:
         status = Path("/proc/self/status").read_text()
         return int(status.split("VmHWM:")[1].split()[0]) * 1024

@@ -6,7 +6,7 @@ seed.
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def accuracy_figure(curves: Mapping[str, Sequence[Curve]], title: str) -> Figure
             [last[method][1] for method in best_first],
             [f"{method}  {last[method][0]:.1f}" for method in best_first],
             loc="outside right upper",
-            title="method, last mean",
+            title="method, in the last round",
             fontsize=9,
         )
         axes.set(xlabel="round", ylabel="accuracy of unseen clients, %", title=title)
@@ -79,6 +79,7 @@ def use_figure(uses: Mapping[str, Mapping[int, Use]], title: str) -> Figure:
         figure = Figure(figsize=(1.6 + 2.4 * len(seeds), 1.0 + 1.7 * len(uses)), layout="constrained")
         panels = figure.subplots(len(uses), len(seeds), sharex=True, sharey=True, squeeze=False)
         for row, (method, by_seed) in zip(panels, uses.items(), strict=True):
+            row[0].set_ylabel(f"{method}\nshare, %", fontsize=9)
             for axes, seed in zip(row, seeds, strict=True):
                 if seed in by_seed:
                     rounds = sorted(by_seed[seed])
@@ -87,11 +88,9 @@ def use_figure(uses: Mapping[str, Mapping[int, Use]], title: str) -> Figure:
                     axes.stackplot(rounds, shares, colors=colours, alpha=0.75, edgecolor="white", linewidth=0.6)
                 axes.set(ylim=(0, 100))
                 axes.margins(x=0)
-                if row is panels[0]:
-                    axes.set_title(f"seed {seed}", fontsize=9)
-                if row is panels[-1]:
-                    axes.set_xlabel("round")
-            row[0].set_ylabel(f"{method}\nshare, %", fontsize=9)
+        for first, last, seed in zip(panels[0], panels[-1], seeds, strict=True):
+            first.set_title(f"seed {seed}", fontsize=9)
+            last.set_xlabel("round")
         figure.suptitle(title, fontsize=11)
         return figure
 
@@ -104,11 +103,12 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     saved = []
+    formats: list[tuple[str, Callable[[Figure], object], dict[str, Any]]] = [
+        ("png", FigureCanvasAgg, {"dpi": 150, "metadata": {"Software": None}}),
+        ("svg", FigureCanvasSVG, {"metadata": {"Date": None}}),
+    ]
     with matplotlib.style.context(["default", STYLE]):
-        for suffix, canvas, settings in (
-            ("png", FigureCanvasAgg, {"dpi": 150, "metadata": {"Software": None}}),
-            ("svg", FigureCanvasSVG, {"metadata": {"Date": None}}),
-        ):
+        for suffix, canvas, settings in formats:
             canvas(figure)
             content = io.BytesIO()
             figure.savefig(content, format=suffix, **settings)
