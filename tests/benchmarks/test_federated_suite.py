@@ -188,6 +188,20 @@ def test_the_tables_say_the_same(finished):
     assert {record["case"]["case"] for record in records} == {"two-classes", "iid"}
 
 
+def test_every_case_has_its_figures(finished):
+    out, _, _ = finished
+    names = {path.name for path in (out / "figures").iterdir()}
+    assert names == {
+        f"{what}-{case}.{suffix}"
+        for what in ("accuracy", "experts")
+        for case in ("iid", "two-classes")
+        for suffix in ("png", "svg")
+    }
+    told = (out / "figures" / "accuracy-iid.svg").read_text()
+    assert all(name in told for name in ("fedavg", "ddome", "slow"))
+    assert "fedavg" not in (out / "figures" / "experts-iid.svg").read_text()
+
+
 def test_a_finished_suite_runs_nothing_again(finished, suite_path, monkeypatch):
     out, results, _ = finished
     monkeypatch.setattr(module, "_start", None)

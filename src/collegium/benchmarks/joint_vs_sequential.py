@@ -217,7 +217,7 @@ def _figure(runs: list[Run], size: Size) -> Figure:
     """
     largest = size.dimensions[-1]
     with matplotlib.style.context(["default", STYLE]):
-        figure = Figure(figsize=(9, 3.8), layout="constrained")
+        figure = Figure(figsize=(8.5, 4.4), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
         for number, method in enumerate(METHODS):
             colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
@@ -236,5 +236,5 @@ def _figure(runs: list[Run], size: Size) -> Figure:
         right.set_xticks(size.dimensions, [str(dimension) for dimension in size.dimensions])
         right.minorticks_off()
         right.set_title("at the end; dots: seeds; line: one expert alone", fontsize=9)
-        figure.legend(loc="outside right upper")
+        figure.legend(loc="outside lower center", ncols=3)
         return figure
