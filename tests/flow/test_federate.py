@@ -15,7 +15,8 @@ from collegium.core.load_recipe import load_recipe, parse_settings
 from collegium.federated import rounds
 from collegium.federated.make_algorithm import ALGORITHMS as ALGORITHM_NAMES
 from collegium.federated.recipe import FederatedRecipe
-from collegium.flow.federate import federate, gather_clients, read_metrics
+from collegium.flow.federate import METRICS, federate, gather_clients
+from collegium.flow.round_metrics import RoundMetrics
 from tiny import DOMAINS, make_texts
 
 ROOT = Path(__file__).parents[2]
@@ -161,7 +162,7 @@ def events(folder):
 
 def test_tensorboard_shows_the_metrics_also_of_a_run_that_was_killed(make, tmp_path, monkeypatch):
     federate(make(), tmp_path / "a")
-    lines = {line["server_round"]: line for line in read_metrics(tmp_path / "a")}
+    lines = {line["server_round"]: line for line in RoundMetrics(tmp_path / "a" / METRICS).read()}
     shown = events(tmp_path / "a")
     assert shown["unseen clients/accuracy"] == pytest.approx({n: lines[n]["accuracy"] for n in (2, 4, 6)}, abs=1e-6)
     assert shown["round/bytes up"] == {n: line["bytes_up"] for n, line in lines.items()}
@@ -187,9 +188,9 @@ def test_without_tensorboard_nothing_is_missing(make, tmp_path, monkeypatch):
 
 
 def test_runs_share_features_of_the_same_examples(make, tmp_path, monkeypatch):
-    federate(make(), tmp_path / "a", tmp_path / "shared")
+    federate(make(), tmp_path / "a", shared=tmp_path / "shared")
     monkeypatch.setattr("collegium.flow.federate.embed_texts", None)
-    federate(make(algorithm={"name": "fedavg"}), tmp_path / "b", tmp_path / "shared")
+    federate(make(algorithm={"name": "fedavg"}), tmp_path / "b", shared=tmp_path / "shared")
     assert not (tmp_path / "b" / "features").exists()
 
 

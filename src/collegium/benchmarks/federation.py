@@ -19,7 +19,8 @@ from matplotlib.figure import Figure
 from collegium.benchmarks.kind import Column, Found, Kind, Summary, same_versions
 from collegium.core.artifacts import canonical_json, sha256_of, write_file
 from collegium.federated.recipe import FederatedRecipe
-from collegium.flow.federate import RESULT, federate, read_metrics
+from collegium.flow.federate import METRICS, RESULT, federate
+from collegium.flow.round_metrics import RoundMetrics
 from collegium.flow.stages import run_stage, stage_figures
 from collegium.flow.summary import created_with
 from collegium.reports.federated_curves import Curve, Use, accuracy_figure, use_figure
@@ -43,7 +44,7 @@ class Federation(Kind):
             folder.mkdir(parents=True, exist_ok=True)
             begun = {"settings": recipe.model_dump(mode="json"), "created_with": created_with()}
             write_file(folder / BEGUN, json.dumps(begun).encode())
-        run_stage(folder, "rounds", folder / "checkpoint", lambda: federate(recipe, folder, out / "work"))
+        run_stage(folder, "rounds", folder / "checkpoint", lambda: federate(recipe, folder, shared=out / "work"))
 
     def summary(self, recipe: FederatedRecipe, folder: Path) -> Summary | None:
         begun = _begun_with(recipe, folder)
@@ -92,7 +93,7 @@ class Federation(Kind):
         curves: dict[str, list[Curve]] = {}
         uses: dict[str, dict[int, Use]] = {}
         for variant, by_seed in folders.items():
-            lines = {seed: read_metrics(folder) for seed, folder in by_seed.items()}
+            lines = {seed: RoundMetrics(folder / METRICS).read() for seed, folder in by_seed.items()}
             curves[variant] = [_by_round(own, "accuracy") for own in lines.values()]
             shares = {seed: _by_round(own, "utilisation") for seed, own in lines.items()}
             if max(len(share) for use in shares.values() for share in use.values()) > 1:

@@ -40,9 +40,7 @@ from collegium.models.seed_model import load_seed_model
 METRICS, RESULT = "metrics.jsonl", "federation.json"
 
 
-def federate(
-    recipe: FederatedRecipe, folder: Path, engine: str = "in-process", shared: Path | None = None
-) -> Path:
+def federate(recipe: FederatedRecipe, folder: Path, engine: str = "in-process", shared: Path | None = None) -> Path:
     """Run all rounds in `folder`; the path of `federation.json`.
 
     Args:
