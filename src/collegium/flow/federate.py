@@ -7,7 +7,7 @@ run goes on after its last round.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from collegium.data.items import Item, as_json
 from collegium.data.partition import describe_partition, partition
 from collegium.data.simulated_clients import split_clients
 from collegium.federated.algorithms.ddome import Ddome
+from collegium.federated.label_prior import with_label_prior
 from collegium.federated.make_algorithm import make_algorithm
 from collegium.federated.protocol import Algorithm, ClientData
 from collegium.federated.recipe import FederatedRecipe
@@ -51,14 +52,14 @@ def federate(recipe: FederatedRecipe, folder: Path, engine: str = "in-process") 
     folder.mkdir(parents=True, exist_ok=True)
     federation = gather_clients(recipe, folder)
     server = make_algorithm(federation.world(recipe.random_seed), recipe.algorithm)
-    lines = RoundMetrics(folder / METRICS)
+    lines, collapse = RoundMetrics(folder / METRICS), _Collapse()
 
     def after(report: RoundReport) -> None:
         last = report.server_round == recipe.rounds.rounds
         due = last or report.server_round % recipe.evaluation.every == 0
-        found = judge(server, [federation.of(client) for client in federation.judges]) if due else {}
-        if isinstance(server, Ddome) and due and (collapsed := server.collapsed_to()) is not None:
-            say(f"round {report.server_round}: nine of ten clients want expert {collapsed}; the gate has collapsed")
+        found = judge(server, map(federation.of, federation.judges)) if due else {}
+        if isinstance(server, Ddome):
+            collapse.look(server, report.server_round)
         lines.add({**vars(report), **found})
 
     identity = [recipe.model_dump(mode="json"), federation.content_hash]
@@ -75,6 +76,7 @@ def federate(recipe: FederatedRecipe, folder: Path, engine: str = "in-process") 
         "algorithm": recipe.algorithm.name,
         "random_seed": recipe.random_seed,
         "accuracy": float(np.mean([line["accuracy"] for line in judged])),
+        "accuracy_with_prior": float(np.mean([line["accuracy_with_prior"] for line in judged])),
         "by_client": np.mean([line["by_client"] for line in judged], axis=0).tolist(),
         "utilisation": np.mean([line["utilisation"] for line in judged], axis=0).tolist(),
         "averaged_rounds": [line["server_round"] for line in judged],
@@ -107,12 +109,39 @@ def gather_clients(recipe: FederatedRecipe, folder: Path) -> Federation:
     return Federation(data, classes, [np.asarray(own, np.int64) for own in rows], training, judges)
 
 
-def judge(algorithm: Algorithm, clients: Sequence[ClientData]) -> dict[str, Any]:
-    """Zero-shot accuracy of clients that never trained: their mean, each, and the use of the experts."""
-    right = [float((algorithm.predict(data).argmax(axis=1) == data.labels).mean()) for data in clients]
-    use = [algorithm.utilisation(data) for data in clients] if isinstance(algorithm, Ddome) else []
-    shares = np.mean(use, axis=0).tolist() if use else [1.0]
-    return {"accuracy": float(np.mean(right)), "by_client": right, "utilisation": shares}
+def judge(algorithm: Algorithm, clients: Iterable[ClientData]) -> dict[str, Any]:
+    """Zero-shot accuracy of clients that never trained: their mean, each, and the use of the experts.
+
+    `accuracy` answers each example as the algorithm does, `accuracy_with_prior` all of a client's together, under the
+    prior of the labels that they suggest (label_prior.py); neither looks at a label.
+    """
+    right, with_prior, use = [], [], []
+    for data in clients:
+        answers = algorithm.predict(data)
+        right.append(float((answers.argmax(axis=1) == data.labels).mean()))
+        with_prior.append(float((with_label_prior(answers).argmax(axis=1) == data.labels).mean()))
+        use.append(algorithm.utilisation(data) if isinstance(algorithm, Ddome) else np.ones(1))
+    return {
+        "accuracy": float(np.mean(right)),
+        "accuracy_with_prior": float(np.mean(with_prior)),
+        "by_client": right,
+        "utilisation": np.mean(use, axis=0).tolist(),
+    }
+
+
+class _Collapse:
+    """Says that a gate has collapsed when it begins, and once more if it ends."""
+
+    def __init__(self):
+        self.expert: int | None = None
+
+    def look(self, algorithm: Ddome, server_round: int) -> None:
+        expert = algorithm.collapsed_to()
+        if expert is not None and self.expert is None:
+            say(f"round {server_round}: nine of ten clients want expert {expert}; the gate has collapsed")
+        if expert is None and self.expert is not None:
+            say(f"round {server_round}: clients want different experts again")
+        self.expert = expert
 
 
 def common_features(common_expert: str, items: Sequence[Item]) -> Float32[np.ndarray, "items dim"]:

@@ -28,17 +28,17 @@ from collegium.core.random_streams import stream, stream_seed
 from collegium.core.settings import Settings
 from collegium.federated.algorithms.one_model import World
 from collegium.federated.local_training import Batch, LocalSettings, as_batch, train_locally
-from collegium.federated.networks import NetworkSettings, build_gate, load_parameters, parameters_of
+from collegium.federated.networks import Networks, NetworkSettings, build_gate, parameters_of, read_by
 from collegium.federated.protocol import (
     Algorithm,
     Arrays,
     ClientData,
     Message,
     below,
+    mean_below,
     prefixed,
     require_like,
     sorted_results,
-    weighted_mean,
 )
 
 
@@ -56,9 +56,21 @@ class DdomeSettings(Settings):
     expert: NetworkSettings = NetworkSettings()
     gate_hidden: int = Field(default=0, ge=0, description="units of the gate's hidden layer; 0 = a linear gate")
     local: LocalSettings = LocalSettings()
-    anchors: Literal["fixed", "none"] = Field(
-        default="fixed", description="fixed = a client for each expert, for as long as it answers; none"
+    start: Literal["scratch", "common", "warm"] = Field(
+        default="scratch",
+        description="of the experts: scratch = each random; common = copies of one, with noise; warm = copies, with "
+        "noise, of a model that the first rounds train by FedAvg",
     )
+    start_noise: float = Field(
+        default=0.1, ge=0, description="of copies: standard deviation, in units of each array's root mean square"
+    )
+    warm_rounds: int = Field(default=50, ge=1, description="rounds of FedAvg before the experts part (start: warm)")
+    anchors: Literal["fixed", "re-elected", "none"] = Field(
+        default="fixed",
+        description="fixed = a client for each expert, for as long as it answers; re-elected = others every "
+        "anchor_term rounds; none",
+    )
+    anchor_term: int = Field(default=50, ge=1, description="rounds until anchors are elected anew (re-elected)")
     anchor_loss_weight: float = Field(
         default=1.0, ge=0, description="of the loss that teaches the gate an anchor's expert (improved)"
     )
@@ -84,21 +96,28 @@ class Ddome(Algorithm):
     def __init__(self, world: World, settings: DdomeSettings):
         self.world, self.settings = world, settings
         each = range(settings.num_experts)
-        self.experts = [parameters_of(self._expert(index)) for index in each]
-        self.gate = parameters_of(self._gate())
+        self.gates = Networks(lambda: build_gate(world.features, settings.num_experts, settings.gate_hidden))
+        self.networks = Networks(lambda: world.build(settings.expert))
+        self.gate = self.gates.started(stream_seed(world.random_seed, "network", "gate"))
+        if settings.start == "scratch":
+            self.experts = [world.start(self.networks, f"expert {index}") for index in each]
+        else:
+            self.experts = self._copies(world.start(self.networks, "expert 0"))
         self.versions = [0 for _ in each]  # rounds in which an expert was trained
         self.anchors: list[int | None] = [None for _ in each]  # client, by expert
         self.missed = [0 for _ in each]  # rounds in a row in which an anchor failed
         self.chosen = [0 for _ in each]  # by how many clients of the last round, as first choice
 
     def ask(self, server_round: int, clients: Sequence[int]) -> list[Message]:
-        """The gate: which experts does a client want?"""
+        """The gate: which experts does a client want? Nothing is asked while all experts are one model."""
+        if self._warming(server_round):
+            return []
         self._elect(clients, server_round)
         return [Message(client, server_round, prefixed(self.gate, "gate")) for client in clients]
 
     def answer(self, question: Message, data: ClientData) -> Message:
-        """All experts, best first, by the gate's mean probability on the client's examples."""
-        gate = load_parameters(self._gate(), below(question.arrays, "gate"))
+        """The best experts, best first, by the gate's mean probability on the client's examples."""
+        gate = self.gates.filled(below(question.arrays, "gate"))
         with torch.no_grad():
             scores = torch.softmax(gate(as_batch(data).features), dim=1).mean(dim=0)
         wanted = torch.argsort(scores, descending=True, stable=True)[: self.settings.experts_per_client]
@@ -114,6 +133,8 @@ class Ddome(Algorithm):
 
     def plan(self, server_round: int, clients: Sequence[int], answers: Mapping[int, Message]) -> list[Message]:
         self.chosen = [0] * self.settings.num_experts
+        if self._warming(server_round):
+            return [Message(client, server_round, self._named(0), {"anchor_of": -1}) for client in clients]
         tasks = []
         for client in clients:
             if client not in answers:
@@ -129,35 +150,40 @@ class Ddome(Algorithm):
 
     def local_update(self, task: Message, data: ClientData, local_state: Arrays) -> tuple[Message, Arrays]:
         held = sorted({int(name.split("/")[1]) for name in task.arrays if name.startswith("expert/")})
-        module = nn.ModuleDict({"gate": load_parameters(self._gate(), below(task.arrays, "gate"))})
-        for index in held:
-            module[str(index)] = load_parameters(self._expert(index), below(task.arrays, f"expert/{index}"))
+        gate = below(task.arrays, "gate")
+        parts = {"gate": self.gates.filled(gate)} if gate else {}
+        parts |= {
+            f"expert/{index}": self.networks.filled(below(task.arrays, f"expert/{index}"), index) for index in held
+        }
         own = int(task.scalars["anchor_of"])
         random = stream(self.world.random_seed, "local", str(task.client), str(task.server_round))
-        train_locally(module, data, self.settings.local, random, lambda batch: self._loss(module, held, own, batch))
-        arrays = prefixed(parameters_of(module["gate"]), "gate")
-        for index in held:
-            arrays |= prefixed(parameters_of(module[str(index)]), f"expert/{index}")
+        module = nn.ModuleList(parts.values())
+        train_locally(module, data, self.settings.local, random, lambda batch: self._loss(parts, held, own, batch))
+        arrays: Arrays = {}
+        for name, part in parts.items():
+            arrays |= prefixed(parameters_of(part), name)
         return Message(task.client, task.server_round, arrays), {}
 
     def aggregate(self, server_round: int, results: Sequence[Message], failures: Sequence[int]) -> None:
         """Average every expert over those that trained it; one that nobody trained keeps its value and version."""
-        current = [result for result in sorted_results(results) if result.server_round == server_round]
-        self._count_failures(current, failures)
+        warming = self._warming(server_round)
+        ordered = [one for one in sorted_results(results) if self._warming(one.server_round) == warming]
+        self._count_failures(ordered, failures)
         for index in range(self.settings.num_experts):
-            trained = [found for result in current if (found := below(result.arrays, f"expert/{index}"))]
-            if trained:
-                self.experts[index] = weighted_mean(trained, [1.0] * len(trained))
+            found = mean_below(ordered, f"expert/{0 if warming else index}", server_round)
+            if found is not None:
+                self.experts[index] = found
                 self.versions[index] += 1
-        if current:
-            self.gate = weighted_mean([below(result.arrays, "gate") for result in current], [1.0] * len(current))
+        self.gate = mean_below(ordered, "gate", server_round) or self.gate
+        if warming and not self._warming(server_round + 1):
+            self.experts = self._copies(self.experts[0])
 
     def predict(self, data: ClientData, local_state: Arrays | None = None) -> Float32[np.ndarray, "examples classes"]:
         """Zero-shot: the client's labels are not looked at."""
         batch = as_batch(data)
         with torch.no_grad():
-            scores = torch.log_softmax(load_parameters(self._gate(), self.gate)(batch.features), dim=1)
-            answers = torch.stack([self._answers(index, batch) for index in range(self.settings.num_experts)], dim=1)
+            scores = torch.log_softmax(self.gates.filled(self.gate)(batch.features), dim=1)
+            answers = torch.stack([self._answers(self.networks.filled(one), batch) for one in self.experts], dim=1)
             if self.settings.inference == "top-1":
                 return answers[torch.arange(len(data)), scores.argmax(dim=1)].numpy()
             if self.settings.inference == "client":
@@ -169,7 +195,7 @@ class Ddome(Algorithm):
     def utilisation(self, data: ClientData) -> Float32[np.ndarray, " experts"]:
         """Share of a client's examples that each expert would get."""
         with torch.no_grad():
-            best = load_parameters(self._gate(), self.gate)(as_batch(data).features).argmax(dim=1)
+            best = self.gates.filled(self.gate)(as_batch(data).features).argmax(dim=1)
         counts = torch.bincount(best, minlength=self.settings.num_experts)
         return (counts / len(data)).numpy()
 
@@ -203,19 +229,20 @@ class Ddome(Algorithm):
         """The anchors."""
         return [client for client in self.anchors if client is not None]
 
-    def _loss(self, module: nn.ModuleDict, held: Sequence[int], own: int, batch: Batch) -> Tensor:
-        """−log Σ_e π_e(z) p_e(y | x) over the experts that the client holds."""
-        scores: Float[Tensor, "examples experts"] = module["gate"](batch.features)
-        among = scores if self.settings.variant == "improved" else scores[:, held]
-        shares = torch.log_softmax(among, dim=1)
-        if self.settings.variant == "improved":
-            shares = shares[:, held]
-        rows = torch.arange(len(batch.labels))
-        right = torch.stack(
-            [torch.log_softmax(module[str(index)](batch.inputs), dim=1)[rows, batch.labels] for index in held], dim=1
+    def _loss(self, parts: Mapping[str, nn.Module], held: Sequence[int], own: int, batch: Batch) -> Tensor:
+        """−log Σ_e π_e(z) p_e(y | x) over the experts that the client holds; without a gate, −log p(y | x) of one."""
+        read = read_by(self.settings.expert, batch)
+        logits = [parts[f"expert/{index}"](read) for index in held]
+        right = -torch.stack(
+            [nn.functional.cross_entropy(one, batch.labels, reduction="none") for one in logits], dim=1
         )
-        loss = -torch.logsumexp(shares + right, dim=1).mean()
-        if own >= 0 and self.settings.variant == "improved":
+        if "gate" not in parts:
+            return -right.mean()
+        scores: Float[Tensor, "examples experts"] = parts["gate"](batch.features)
+        if self.settings.variant == "described":
+            return -torch.logsumexp(torch.log_softmax(scores[:, held], dim=1) + right, dim=1).mean()
+        loss = -torch.logsumexp(torch.log_softmax(scores, dim=1)[:, held] + right, dim=1).mean()
+        if own >= 0:
             target = torch.full_like(batch.labels, own)
             loss = loss + self.settings.anchor_loss_weight * nn.functional.cross_entropy(scores, target)
         return loss
@@ -230,6 +257,8 @@ class Ddome(Algorithm):
         """Give every expert without an anchor one of the clients that are none yet."""
         if self.settings.anchors == "none":
             return
+        if self.settings.anchors == "re-elected" and (server_round - 1) % self.settings.anchor_term == 0:
+            self.anchors = [None for _ in self.anchors]
         free = [client for client in clients if client not in self.anchors]
         random = stream(self.world.random_seed, "anchors", str(server_round))
         for index, anchor in enumerate(self.anchors):
@@ -247,15 +276,25 @@ class Ddome(Algorithm):
                 if self.missed[index] >= self.settings.anchor_patience:
                     self.anchors[index] = None
 
-    def _answers(self, index: int, batch: Batch) -> Float[Tensor, "examples classes"]:
-        return torch.log_softmax(load_parameters(self._expert(index), self.experts[index])(batch.inputs), dim=1)
+    def _warming(self, server_round: int) -> bool:
+        return self.settings.start == "warm" and server_round <= self.settings.warm_rounds
+
+    def _copies(self, arrays: Arrays) -> list[Arrays]:
+        """The same parameters for every expert, each with small noise of its own: equal ones would never part."""
+        copies = []
+        for index in range(self.settings.num_experts):
+            random = stream(self.world.random_seed, "noise", f"expert {index}")
+            scales = {name: self.settings.start_noise * np.sqrt(np.mean(array**2)) for name, array in arrays.items()}
+            copies.append(
+                {
+                    name: array + (scales[name] * random.standard_normal(array.shape)).astype(array.dtype)
+                    for name, array in arrays.items()
+                }
+            )
+        return copies
+
+    def _answers(self, expert: nn.Module, batch: Batch) -> Float[Tensor, "examples classes"]:
+        return torch.log_softmax(expert(read_by(self.settings.expert, batch)), dim=1)
 
     def _named(self, index: int) -> Arrays:
         return prefixed(self.experts[index], f"expert/{index}")
-
-    def _expert(self, index: int) -> nn.Module:
-        return self.world.network(self.settings.expert, f"expert {index}")
-
-    def _gate(self) -> nn.Module:
-        seed = stream_seed(self.world.random_seed, "network", "gate")
-        return build_gate(self.world.features, self.settings.num_experts, self.settings.gate_hidden, seed)
