@@ -145,9 +145,12 @@ def test_bytes_are_counted_each_way(world, clients, make_engine, tmp_path):
     run(algorithm, make_engine(make(world)), tmp_path, after=reports.append)
     gate = sum(array.nbytes for array in algorithm.gate.values())
     expert = sum(array.nbytes for array in algorithm.experts[0].values())
+    head = sum(array.nbytes for array in algorithm.common.values())
     for report in reports:
-        assert report.bytes_down == report.asked * (2 * gate + 2 * expert)  # asked with the gate, then sent M = 2
-        assert report.bytes_up == report.answered * (gate + 2 * expert + 2 * 8)  # two numbers of experts
+        assert report.bytes_down == report.asked * (
+            2 * gate + head + 2 * expert
+        )  # asked with the gate, then sent M = 2
+        assert report.bytes_up == report.answered * (gate + head + 2 * expert + 2 * 8)  # two numbers of experts
 
 
 def test_anchors_have_their_share_of_the_places():
