@@ -14,6 +14,7 @@ SMALL = {
     "num_experts": 4,
     "experts_per_client": 2,
     "expert": {"kind": "linear"},
+    "anchors": "fixed",
     "local": {"learning_rate": 0.2, "epochs": 2},
 }
 
@@ -115,7 +116,7 @@ def test_experts_start_from_one_model_with_noise(make):
 
 
 def test_a_warm_start_is_fedavg_until_the_experts_part(make, world, clients):
-    algorithm = make(variant="described", start="warm", warm_rounds=3, start_noise=0.05)
+    algorithm = make(variant="described", start="warm", warm_rounds=3, start_noise=0.05, inference="top-1")
     fedavg = FedAvg(world, FedAvgSettings.model_validate({"network": SMALL["expert"], "local": SMALL["local"]}))
     fedavg.model = dict(algorithm.experts[0])
     for server_round in range(1, 4):

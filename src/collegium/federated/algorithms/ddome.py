@@ -10,10 +10,12 @@ Two named variants.
 
 * `described`: the loss of the mixture over the M experts that the client holds, with the gate's probabilities made to
   sum to 1 over these.
-* `improved`: beside the experts all clients train one **common head** over the gate's features, with its own loss: that
-  is FedAvg. An expert's logits are the head's plus its own, so experts learn what the head gets wrong and never pull it. On an anchor's data the gate is taught to choose the anchor's expert: that parts the experts. Probabilities
-  over all K, tried before, feed on themselves: training raises the experts that a client holds, it holds those that
-  the gate prefers, and soon all clients prefer the same one (docs/lab-notes.md).
+* `improved`: beside the experts all clients train one **common head** over the gate's features, with its own loss, as
+  FedAvg does. An expert's logits are the head's plus its own, so experts learn what the head gets wrong and never pull
+  it. On an anchor's data the gate is taught to choose the anchor's expert: that parts the experts.
+
+Probabilities over all K experts, tried before, feed on themselves: training raises the experts that a client holds, it
+holds those that the gate prefers, and soon all clients prefer the same one (docs/lab-notes.md).
 
 A client sends which M experts it wants, best first, and then gate and experts as it trained them; no scores, no losses
 and no number of examples. That choice tells roughly which classes it has, since experts specialise (docs/federated.md).
@@ -74,11 +76,11 @@ class DdomeSettings(Settings):
     )
     warm_rounds: int = Field(default=50, ge=1, description="rounds of FedAvg before the experts part (start: warm)")
     anchors: Literal["fixed", "re-elected", "none"] = Field(
-        default="fixed",
-        description="fixed = a client for each expert, for as long as it answers; re-elected = others every "
-        "anchor_term rounds; none",
+        default="re-elected",
+        description="a client for each expert. fixed = for as long as it answers, as published; re-elected = others "
+        "every anchor_term rounds: the same few in every round pull what all train towards their classes; none",
     )
-    anchor_term: int = Field(default=50, ge=1, description="rounds until anchors are elected anew (re-elected)")
+    anchor_term: int = Field(default=10, ge=1, description="rounds until anchors are elected anew (re-elected)")
     anchor_loss_weight: float = Field(
         default=1.0, ge=0, description="of the loss that teaches the gate an anchor's expert (improved)"
     )
