@@ -20,7 +20,6 @@ from collegium.federated.checkpoint import load_checkpoint, save_checkpoint
 from collegium.federated.participation import ScheduleSettings, active_clients, sample_clients
 from collegium.federated.protocol import Algorithm, Message
 
-
 LATEST = 10  # rounds after which a late result is no longer waited for
 
 
