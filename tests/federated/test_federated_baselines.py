@@ -9,7 +9,6 @@ from collegium.federated.algorithms.fedadg import FedAdg, FedAdgSettings
 from collegium.federated.algorithms.fedmix import FedMixSettings, fedmix
 from collegium.federated.algorithms.fedsr import FedSr, FedSrSettings
 from collegium.federated.local_training import as_batch
-from collegium.federated.networks import load_parameters
 from federated_world import make_client
 
 LOCAL = {"learning_rate": 0.1, "epochs": 2}
@@ -61,7 +60,7 @@ def test_fedsr_learns_and_its_penalties_are_those_of_torch(world, clients):
     settings = FedSrSettings.model_validate({"network": {"hidden": 8}, "local": LOCAL})
     algorithm = play(FedSr(world, settings), clients, 30)
     assert accuracy(algorithm) > 0.7
-    module = load_parameters(algorithm.build(), algorithm.model)
+    module = algorithm.networks.filled(algorithm.model)
     batch = as_batch(clients[0])
     with torch.no_grad():
         mean, scale = module.encode(batch.inputs)
@@ -84,7 +83,7 @@ def test_a_length_penalty_shortens_the_representation(world, clients):
     for weight in (0.0, 1.0):
         values = {"network": {"hidden": 8}, "local": LOCAL, "length_weight": weight}
         algorithm = play(FedSr(world, FedSrSettings.model_validate(values)), clients, 5)
-        module = load_parameters(algorithm.build(), algorithm.model)
+        module = algorithm.networks.filled(algorithm.model)
         with torch.no_grad():
             lengths.append(float(module.encode(as_batch(clients[0]).inputs)[0].norm()))
     assert lengths[1] < 0.5 * lengths[0]
@@ -94,7 +93,7 @@ def test_fedadg_learns_and_every_part_follows_its_own_loss_alone(world, clients)
     settings = FedAdgSettings.model_validate({"network": {"hidden": 8}, "local": LOCAL})
     algorithm = play(FedAdg(world, settings), clients, 30)
     assert accuracy(algorithm) > 0.7
-    module = load_parameters(algorithm.build(), algorithm.model)
+    module = algorithm.networks.filled(algorithm.model)
     batch = as_batch(clients[0])
     torch.manual_seed(1)
     algorithm.loss(module, {})(batch).backward()

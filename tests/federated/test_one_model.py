@@ -11,7 +11,7 @@ from collegium.federated.algorithms.fedavg import FedAvg, FedAvgSettings
 from collegium.federated.algorithms.fedprox import FedProx, FedProxSettings
 from collegium.federated.algorithms.one_model import World
 from collegium.federated.algorithms.scaffold import Scaffold, ScaffoldSettings
-from collegium.federated.networks import NetworkSettings, build_network, load_parameters, parameters_of
+from collegium.federated.networks import Networks, NetworkSettings, build_network, parameters_of
 from collegium.federated.protocol import ClientData, Message, below
 from federated_world import CLASSES, DIM, make_client
 
@@ -157,12 +157,47 @@ def test_fedavg_learns(world, clients, kind):
 
 def test_a_cnn_of_pictures_has_the_shapes_that_travel():
     settings = NetworkSettings(kind="cnn", hidden=4)
-    module = build_network(settings, (3, 16, 16), 5, 0)
+    cnns = Networks(lambda: build_network(settings, (3, 16, 16), 5))
+    arrays = cnns.started(0)
+    module = cnns.filled(arrays)
     assert module(torch.zeros(2, 3, 16, 16)).shape == (2, 5)
-    arrays = parameters_of(module)
-    other = load_parameters(build_network(settings, (3, 16, 16), 5, 1), arrays)
-    assert all((parameters_of(other)[name] == arrays[name]).all() for name in arrays)
+    assert all((parameters_of(module)[name] == arrays[name]).all() for name in arrays)
     with pytest.raises(ValueError, match="shape"):
-        load_parameters(build_network(settings, (3, 8, 8), 5, 0), arrays)
-    start = World(DIM, (3, 16, 16), 5, 1, 0, initial=arrays).network(settings, "any")
-    assert all((parameters_of(start)[name] == arrays[name]).all() for name in arrays)
+        Networks(lambda: build_network(settings, (3, 8, 8), 5)).filled(arrays)
+    with pytest.raises(ValueError, match="are not those of the network"):
+        cnns.filled({"weight": arrays["head.weight"]})
+    start = World(DIM, (3, 16, 16), 5, 1, 0, initial=arrays).start(cnns, "any")
+    assert all((start[name] == arrays[name]).all() for name in arrays)
+
+
+def test_a_network_starts_the_same_for_a_seed_and_is_filled_without_drawing():
+    networks = Networks(lambda: build_network(NetworkSettings(), (DIM,), 3))
+    first, again, other = networks.started(1), networks.started(1), networks.started(2)
+    assert all((first[name] == again[name]).all() for name in first)
+    assert any((first[name] != other[name]).any() for name in first)
+    before = torch.get_rng_state()
+    module = networks.filled(first)
+    assert networks.filled(first, place=1) is not module
+    assert networks.filled(other) is module
+    assert torch.equal(module.get_parameter("0.weight"), torch.from_numpy(other["0.weight"]))
+    with torch.no_grad():
+        module.get_parameter("0.weight").zero_()
+    assert other["0.weight"].any()  # the module has copies
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_head_on_the_gates_features_runs_where_the_inputs_are_pictures(clients):
+    pictures = np.zeros((40, 3, 8, 8), np.float32)  # that say nothing
+    with_pictures = {number: ClientData(data.features, pictures, data.labels) for number, data in clients.items()}
+    world = World(DIM, (3, 8, 8), CLASSES, 10, 0)
+    found = {}
+    for reads in ("features", "inputs"):
+        values = {"network": {"kind": "linear", "reads": reads}, "local": {"learning_rate": 0.1, "epochs": 3}}
+        algorithm = play(FedAvg(world, FedAvgSettings.model_validate(values)), with_pictures, 30)
+        unseen = make_client(123)
+        answers = algorithm.predict(ClientData(unseen.features, pictures, unseen.labels))
+        found[reads] = (answers.argmax(axis=1) == unseen.labels).mean()
+    assert found["features"] > 0.85
+    assert found["inputs"] < 0.5
+    with pytest.raises(ValidationError, match="cnn reads pictures"):
+        NetworkSettings(kind="cnn", reads="features")

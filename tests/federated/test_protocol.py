@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from collegium.federated.protocol import Message, below, prefixed, sorted_results, weighted_mean
+from collegium.federated.protocol import Message, below, mean_below, prefixed, sorted_results, weighted_mean, weights_of
 
 
 def arrays(*values):
@@ -29,6 +29,15 @@ def test_results_are_taken_by_client_whatever_the_order_they_came_in():
     assert [one.client for one in sorted_results(messages)] == [1, 2, 3]
     with pytest.raises(ValueError, match="two results"):
         sorted_results([Message(1, 1), Message(1, 1)])
+    late = sorted_results([Message(1, 2), Message(0, 2), Message(1, 1)])  # one client, two rounds
+    assert [(one.client, one.server_round) for one in late] == [(0, 2), (1, 1), (1, 2)]
+
+
+def test_a_late_result_weighs_less():
+    results = [Message(1, 5, prefixed(arrays(1, 0), "e")), Message(2, 2, prefixed(arrays(4, 6), "e")), Message(3, 5)]
+    assert weights_of(results, 5) == [1.0, 0.5, 1.0]
+    assert mean_below(results, "e", 5)["w"].tolist() == [2.0, 2.0]  # (1 + 4 / 2) / 1.5, (0 + 6 / 2) / 1.5
+    assert mean_below(results, "f", 5) is None
 
 
 def test_names_go_below_a_prefix_and_come_back():

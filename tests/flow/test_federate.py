@@ -98,6 +98,8 @@ def test_every_algorithm_runs_and_says_what_it_found(make, tmp_path, algorithm):
     assert [line["server_round"] for line in lines] == [1, 2, 3, 4, 5, 6]
     judged = [line["accuracy"] for line in lines if "accuracy" in line]
     assert found["accuracy"] == pytest.approx(np.mean(judged[-2:]))
+    with_prior = [line["accuracy_with_prior"] for line in lines if "accuracy" in line]
+    assert found["accuracy_with_prior"] == pytest.approx(np.mean(with_prior[-2:]))
 
 
 def bag_of_words(_model, texts):
@@ -192,6 +194,18 @@ def test_runs_share_features_of_the_same_examples(make, tmp_path, monkeypatch):
     monkeypatch.setattr("collegium.flow.federate.embed_texts", None)
     federate(make(algorithm={"name": "fedavg"}), tmp_path / "b", shared=tmp_path / "shared")
     assert not (tmp_path / "b" / "features").exists()
+
+
+def test_a_collapse_is_said_when_it_begins_and_when_it_ends(make, tmp_path, monkeypatch, capsys):
+    states = iter([None, 1, 1, 1, None, 2])
+    monkeypatch.setattr("collegium.federated.algorithms.ddome.Ddome.collapsed_to", lambda _: next(states))
+    federate(make(), tmp_path)
+    said = [line for line in capsys.readouterr().err.splitlines() if "expert" in line]
+    assert said == [
+        "round 2: nine of ten clients want expert 1; the gate has collapsed",
+        "round 5: clients want different experts again",
+        "round 6: nine of ten clients want expert 2; the gate has collapsed",
+    ]
 
 
 def test_examples_are_embedded_once(make, tmp_path, monkeypatch):

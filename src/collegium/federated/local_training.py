@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from pydantic import Field
 from torch import Tensor, nn
+from torch.optim.sgd import sgd
 
 from collegium.core.settings import Settings
 from collegium.federated.protocol import ClientData
@@ -30,6 +31,11 @@ class Batch(NamedTuple):
     inputs: Float[Tensor, "examples ..."]
     labels: Int64[Tensor, " examples"]
 
+    def take(self, rows: Int64[Tensor, " some"]) -> "Batch":
+        """Some of the examples."""
+        features = self.features[rows]
+        return Batch(features, features if self.inputs is self.features else self.inputs[rows], self.labels[rows])
+
 
 def train_locally(
     module: nn.Module,
@@ -37,29 +43,41 @@ def train_locally(
     settings: LocalSettings,
     random: np.random.Generator,
     loss: Callable[[Batch], Tensor],
-    adjust: Callable[[], None] | None = None,
+    adjust: Callable[[list[Tensor]], None] | None = None,
 ) -> int:
     """Train the parameters of `module` in place; the number of steps that were taken.
+
+    Steps are small and many: torch's SGD as a function takes two thirds of the time of its optimizer object.
 
     Args:
         random: draws the order of the examples.
         loss: of a batch; uses `module`.
-        adjust: changes gradients between the backward pass and the step (Scaffold).
+        adjust: changes the gradients, in the order of the parameters, before the step (Scaffold).
     """
-    optimizer = torch.optim.SGD(
-        module.parameters(), settings.learning_rate, momentum=settings.momentum, weight_decay=settings.weight_decay
-    )
+    parameters = list(module.parameters())
+    momenta: list[Tensor | None] = [None for _ in parameters]
     module.train()
     steps = 0
+    examples = as_batch(data)
     for _ in range(settings.epochs):
-        order = random.permutation(len(data))
+        order = torch.from_numpy(random.permutation(len(data)))
         for start in range(0, len(order), settings.batch_size):
-            batch = as_batch(data.take(order[start : start + settings.batch_size]))
-            optimizer.zero_grad()
-            loss(batch).backward()
+            value = loss(examples.take(order[start : start + settings.batch_size]))
+            gradients = list(torch.autograd.grad(value, parameters))
             if adjust is not None:
-                adjust()
-            optimizer.step()
+                adjust(gradients)
+            with torch.no_grad():
+                sgd(
+                    parameters,
+                    gradients,
+                    momenta,
+                    weight_decay=settings.weight_decay,
+                    momentum=settings.momentum,
+                    lr=settings.learning_rate,
+                    dampening=0.0,
+                    nesterov=False,
+                    maximize=False,
+                )
             steps += 1
     module.eval()
     return steps

@@ -62,7 +62,8 @@ class ClientData:
         return len(self.features)
 
     def take(self, rows: Sequence[int] | Int64[np.ndarray, " _"]) -> "ClientData":
-        return ClientData(self.features[rows], self.inputs[rows], self.labels[rows])
+        features = self.features[rows]
+        return ClientData(features, features if self.inputs is self.features else self.inputs[rows], self.labels[rows])
 
 
 class Algorithm(ABC):
@@ -121,7 +122,7 @@ class Algorithm(ABC):
         """Take in the results of a round.
 
         Args:
-            results: in any order; those of other rounds are stale.
+            results: in any order; those of earlier rounds are late, and weigh less (`weights_of`).
             failures: clients that were asked and did not answer.
         """
 
@@ -143,16 +144,25 @@ class Algorithm(ABC):
 
 
 def sorted_results(results: Sequence[Message]) -> list[Message]:
-    """By client, one each: sums of floating-point numbers depend on their order.
+    """By client and round, one each: sums of floating-point numbers depend on their order.
 
     Raises:
-        ValueError: two results of one client.
+        ValueError: two results of one client for one round.
     """
-    ordered = sorted(results, key=lambda result: result.client)
-    clients = [result.client for result in ordered]
-    if len(set(clients)) < len(clients):
-        raise ValueError(f"two results of one client: {clients}")
+    ordered = sorted(results, key=lambda result: (result.client, result.server_round))
+    keys = [(result.client, result.server_round) for result in ordered]
+    if len(set(keys)) < len(keys):
+        raise ValueError(f"two results of one client for one round: {keys}")
     return ordered
+
+
+def weights_of(results: Sequence[Message], server_round: int) -> list[float]:
+    """1 for a result of this round, 1 / √(1 + s) for one that is s rounds late.
+
+    The polynomial weight of FedAsync (Xie, Koyejo, Gupta 2019, arXiv:1903.03934) with a = 0.5. There it mixes one late
+    model into the server's; here it is its weight in the mean of a round.
+    """
+    return [(1 + server_round - result.server_round) ** -0.5 for result in results]
 
 
 def weighted_mean(arrays: Sequence[Arrays], weights: Sequence[float]) -> Arrays:
@@ -198,6 +208,14 @@ def require_finite(arrays: Arrays) -> None:
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise ValueError(f"{name} holds values that are not finite")
+
+
+def mean_below(results: Sequence[Message], prefix: str, server_round: int) -> Arrays | None:
+    """Mean of the arrays under `prefix/` over the results that have some, late ones weighing less; None if none has."""
+    having = [result for result in results if below(result.arrays, prefix)]
+    if not having:
+        return None
+    return weighted_mean([below(result.arrays, prefix) for result in having], weights_of(having, server_round))
 
 
 def prefixed(arrays: Arrays, prefix: str) -> Arrays:

@@ -8,16 +8,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
 from collegium.core.artifacts import canonical_json, sha256_of
 from collegium.core.errors import RunError
 from collegium.core.progress import progress_bar, say
-from collegium.core.random_streams import stream
 from collegium.core.settings import Settings
 from collegium.federated.checkpoint import load_checkpoint, save_checkpoint
+from collegium.federated.participation import ScheduleSettings, active_clients, sample_clients
 from collegium.federated.protocol import Algorithm, Message
+
+LATEST = 10  # rounds after which a late result is no longer waited for
 
 
 class RoundSettings(Settings):
@@ -34,6 +37,12 @@ class RoundSettings(Settings):
     quorum: float = Field(
         default=0.5, gt=0, le=1, description="share of the asked clients below which a round is not aggregated"
     )
+    late_results: Literal["discard", "down-weight"] = Field(
+        default="discard",
+        description="results of earlier rounds: not taken, or with the weight 1 / sqrt(1 + rounds late); a run that "
+        "was killed loses those on their way",
+    )
+    schedule: ScheduleSettings = ScheduleSettings()
     deadline: float = Field(default=600.0, gt=0, description="seconds that a client has for a message")
     silence: int = Field(
         default=3, ge=1, description="rounds in a row without a single answer after which the run stops"
@@ -46,6 +55,7 @@ class RoundReport:
 
     Attributes:
         asked, answered: numbers of clients.
+        late: results of earlier rounds that came in and are not discarded.
         bytes_down, bytes_up: of the arrays that were sent to clients, and by them.
         aggregated: False below the quorum, and where nobody answered.
     """
@@ -53,6 +63,7 @@ class RoundReport:
     server_round: int
     asked: int
     answered: int
+    late: int
     bytes_down: int
     bytes_up: int
     aggregated: bool
@@ -104,10 +115,11 @@ def run_rounds(
         algorithm.load_state_dict(state)
         say(f"goes on after round {done}")
     silent = 0
+    earlier: list[Message] = []
     with progress_bar("rounds", settings.rounds) as bar:
         bar.advance(done)
         for server_round in range(done + 1, settings.rounds + 1):
-            report = _round(algorithm, engine, settings, server_round, random_seed)
+            report = _round(algorithm, engine, settings, server_round, random_seed, earlier)
             silent = 0 if report.answered else silent + 1
             if silent >= settings.silence:
                 raise RunError(
@@ -121,33 +133,21 @@ def run_rounds(
             bar.advance()
 
 
-def sample_clients(
-    available: Sequence[int],
-    count: int,
-    anchors: Sequence[int],
-    anchor_share: float,
-    random_seed: int,
-    server_round: int,
-) -> list[int]:
-    """The clients of a round, sorted: anchors for their share of the places, as many as there are, then others."""
-    random = stream(random_seed, "clients", str(server_round))
-    known = [client for client in available if client in set(anchors)]
-    places = min(len(known), round(anchor_share * count))
-    chosen = set(random.choice(known, size=places, replace=False).tolist()) if places else set()
-    rest = [client for client in available if client not in chosen]
-    drawn = random.choice(rest, size=min(count - places, len(rest)), replace=False).tolist() if rest else []
-    return sorted({*chosen, *drawn})
-
-
 def _round(
-    algorithm: Algorithm, engine: Engine, settings: RoundSettings, server_round: int, random_seed: int
+    algorithm: Algorithm,
+    engine: Engine,
+    settings: RoundSettings,
+    server_round: int,
+    random_seed: int,
+    earlier: list[Message],
 ) -> RoundReport:
+    """One round; `earlier` are tasks whose results may come late, and is brought up to date."""
     available = engine.clients()
     if len(available) < settings.minimum_clients:
         say(f"round {server_round}: {len(available)} clients are there, {settings.minimum_clients} are needed")
         available = []
     clients = sample_clients(
-        available,
+        active_clients(available, settings.schedule, random_seed, server_round),
         settings.clients_per_round,
         algorithm.preferred(),
         settings.anchor_share,
@@ -159,18 +159,23 @@ def _round(
     answers = _valid(questions, replies, algorithm.check_answer)
     tasks = algorithm.plan(server_round, clients, {answer.client: answer for answer in answers})
     replies = engine.exchange("task", tasks, settings.deadline) if tasks else []
-    results = _valid(tasks, replies, algorithm.check_result)
+    received = _valid([*earlier, *tasks], replies, algorithm.check_result)
+    results = [result for result in received if result.server_round == server_round]
+    late = [result for result in received if result.server_round < server_round]
+    if settings.late_results == "down-weight":
+        earlier[:] = [task for task in [*earlier, *tasks] if task.server_round > server_round - LATEST]
     failures = sorted(set(clients) - {result.client for result in results})
     enough = len(results) >= max(1, settings.quorum * len(clients))
     if clients and not enough:
         say(f"round {server_round}: only {len(results)} of {len(clients)} clients answered; nothing is aggregated")
-    algorithm.aggregate(server_round, results if enough else [], failures)
+    algorithm.aggregate(server_round, received if enough else [], failures)
     return RoundReport(
         server_round=server_round,
         asked=len(clients),
         answered=len(results),
+        late=len(late),
         bytes_down=sum(message.nbytes for message in [*questions, *tasks]),
-        bytes_up=sum(message.nbytes for message in [*answers, *results]),
+        bytes_up=sum(message.nbytes for message in [*answers, *received]),
         aggregated=enough,
     )
 
@@ -178,16 +183,15 @@ def _round(
 def _valid(
     sent: Sequence[Message], replies: Sequence[Message], check: Callable[[Message, Message], None]
 ) -> list[Message]:
-    """One reply of each client that was asked; a faulty or hostile one counts as none."""
-    waiting = {message.client: message for message in sent}
+    """One reply to each message that was sent; a faulty or hostile one counts as none."""
+    waiting = {(message.client, message.server_round): message for message in sent}
     valid = []
     for reply in replies:
-        asked = waiting.pop(reply.client, None)
+        asked = waiting.pop((reply.client, reply.server_round), None)
         if asked is None:
+            say(f"client {reply.client}: its reply of round {reply.server_round} counts as none: nobody waits for it")
             continue
         try:
-            if reply.server_round != asked.server_round:
-                raise ValueError(f"it is of round {reply.server_round}")
             check(asked, reply)
         except ValueError as error:
             say(f"client {reply.client}: its reply of round {asked.server_round} counts as none: {error}")

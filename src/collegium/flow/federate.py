@@ -8,7 +8,7 @@ run goes on after its last round.
 
 import fcntl
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from collegium.data.items import Item, as_json
 from collegium.data.partition import describe_partition, partition
 from collegium.data.simulated_clients import split_clients
 from collegium.federated.algorithms.ddome import Ddome
+from collegium.federated.label_prior import with_label_prior
 from collegium.federated.make_algorithm import make_algorithm
 from collegium.federated.protocol import Algorithm, ClientData
 from collegium.federated.recipe import FederatedRecipe
@@ -54,15 +55,15 @@ def federate(recipe: FederatedRecipe, folder: Path, engine: str = "in-process", 
     folder.mkdir(parents=True, exist_ok=True)
     federation = gather_clients(recipe, folder, shared)
     server = make_algorithm(federation.world(recipe.random_seed), recipe.algorithm)
-    lines = RoundMetrics(folder / METRICS)
+    lines, collapse = RoundMetrics(folder / METRICS), _Collapse()
     seen: dict[str, Any] = {}  # by the last evaluation
 
     def after(report: RoundReport) -> str:
         last = report.server_round == recipe.rounds.rounds
         due = last or report.server_round % recipe.evaluation.every == 0
-        found = judge(server, [federation.of(client) for client in federation.judges]) if due else {}
-        if isinstance(server, Ddome) and due and (collapsed := server.collapsed_to()) is not None:
-            say(f"round {report.server_round}: nine of ten clients want expert {collapsed}; the gate has collapsed")
+        found = judge(server, map(federation.of, federation.judges)) if due else {}
+        if isinstance(server, Ddome):
+            collapse.look(server, report.server_round)
         line = {**vars(report), **found}
         lines.add(line)
         record(line)
@@ -87,6 +88,7 @@ def federate(recipe: FederatedRecipe, folder: Path, engine: str = "in-process", 
         "algorithm": recipe.algorithm.name,
         "random_seed": recipe.random_seed,
         "accuracy": float(np.mean([line["accuracy"] for line in judged])),
+        "accuracy_with_prior": float(np.mean([line["accuracy_with_prior"] for line in judged])),
         "global_accuracy": float(np.mean([line["global_accuracy"] for line in judged])),
         "by_client": np.mean([line["by_client"] for line in judged], axis=0).tolist(),
         "utilisation": np.mean([line["utilisation"] for line in judged], axis=0).tolist(),
@@ -120,16 +122,42 @@ def gather_clients(recipe: FederatedRecipe, folder: Path, shared: Path | None = 
     return Federation(data, classes, [np.asarray(own, np.int64) for own in rows], training, judges)
 
 
-def judge(algorithm: Algorithm, clients: Sequence[ClientData]) -> dict[str, Any]:
-    """Zero-shot accuracy of clients that never trained: their mean, all their examples together (global), each client,
-    and the use of the experts.
+def judge(algorithm: Algorithm, clients: Iterable[ClientData]) -> dict[str, Any]:
+    """Zero-shot accuracy of clients that never trained: their mean, all their examples together (`global`), each
+    client, and the use of the experts.
+
+    `accuracy` answers each example as the algorithm does, `accuracy_with_prior` all of a client's together, under the
+    prior of the labels that they suggest (label_prior.py); neither looks at a label.
     """
-    answers = [algorithm.predict(data).argmax(axis=1) == data.labels for data in clients]
-    right = [float(own.mean()) for own in answers]
-    use = [algorithm.utilisation(data) for data in clients] if isinstance(algorithm, Ddome) else []
-    shares = np.mean(use, axis=0).tolist() if use else [1.0]
-    pooled = float(np.concatenate(answers).mean())
-    return {"accuracy": float(np.mean(right)), "global_accuracy": pooled, "by_client": right, "utilisation": shares}
+    right, with_prior, use, correct = [], [], [], []
+    for data in clients:
+        answers = algorithm.predict(data)
+        correct.append(answers.argmax(axis=1) == data.labels)
+        right.append(float(correct[-1].mean()))
+        with_prior.append(float((with_label_prior(answers).argmax(axis=1) == data.labels).mean()))
+        use.append(algorithm.utilisation(data) if isinstance(algorithm, Ddome) else np.ones(1))
+    return {
+        "accuracy": float(np.mean(right)),
+        "accuracy_with_prior": float(np.mean(with_prior)),
+        "global_accuracy": float(np.concatenate(correct).mean()),
+        "by_client": right,
+        "utilisation": np.mean(use, axis=0).tolist(),
+    }
+
+
+class _Collapse:
+    """Says that a gate has collapsed when it begins, and once more if it ends."""
+
+    def __init__(self):
+        self.expert: int | None = None
+
+    def look(self, algorithm: Ddome, server_round: int) -> None:
+        expert = algorithm.collapsed_to()
+        if expert is not None and self.expert is None:
+            say(f"round {server_round}: nine of ten clients want expert {expert}; the gate has collapsed")
+        if expert is None and self.expert is not None:
+            say(f"round {server_round}: clients want different experts again")
+        self.expert = expert
 
 
 def _progress(report: RoundReport, last: Mapping[str, Any]) -> str:

@@ -15,7 +15,6 @@ from scipy.special import logsumexp
 from collegium.core.random_streams import stream_seed
 from collegium.federated.algorithms.fedavg import FedAvg, FedAvgSettings
 from collegium.federated.algorithms.one_model import OneModelSettings, World
-from collegium.federated.networks import parameters_of
 from collegium.federated.protocol import Algorithm, Arrays, ClientData, Message, below, prefixed
 
 
@@ -35,7 +34,7 @@ class AverageEnsemble(Algorithm):
         self.members = [FedAvg(world, own) for _ in range(settings.num_experts)]
         if world.initial is None:  # the same start would make them too much alike
             for index, member in enumerate(self.members):
-                member.model = parameters_of(world.network(settings.network, f"expert {index}"))
+                member.model = world.start(member.networks, f"expert {index}")
 
     def plan(self, server_round: int, clients: Sequence[int], answers: Mapping[int, Message]) -> list[Message]:
         return [task for client in clients for task in self._of(client).plan(server_round, [client], {})]

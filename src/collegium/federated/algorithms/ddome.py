@@ -6,13 +6,19 @@ averaged over the clients that trained it, the gate over all. **Anchor** clients
 expert and are sampled more often: they give the experts their directions. An unseen client needs no training and no
 label: each of its examples goes to the expert with the highest score.
 
-Two named variants. `described`: the loss of the mixture over the M experts that the client holds, with the gate's
-probabilities made to sum to 1 over these. `improved`: probabilities over all K, so that an anchor, which holds its own
-expert, has a gradient for the gate; and on an anchor's data the gate is taught to choose that expert. METHODS §5
-measured both.
+Two named variants.
 
-A client sends which experts it wants, no scores and no number of examples. That choice tells roughly which classes it
-has, since experts specialise; the ledger says so.
+* `described`: the loss of the mixture over the M experts that the client holds, with the gate's probabilities made to
+  sum to 1 over these.
+* `improved`: beside the experts all clients train one **common head** over the gate's features, with its own loss, as
+  FedAvg does. An expert's logits are the head's plus its own, so experts learn what the head gets wrong and never pull
+  it. On an anchor's data the gate is taught to choose the anchor's expert: that parts the experts.
+
+Probabilities over all K experts, tried before, feed on themselves: training raises the experts that a client holds, it
+holds those that the gate prefers, and soon all clients prefer the same one (docs/lab-notes.md).
+
+A client sends which M experts it wants, best first, and then gate and experts as it trained them; no scores, no losses
+and no number of examples. That choice tells roughly which classes it has, since experts specialise (docs/federated.md).
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,17 +34,17 @@ from collegium.core.random_streams import stream, stream_seed
 from collegium.core.settings import Settings
 from collegium.federated.algorithms.one_model import World
 from collegium.federated.local_training import Batch, LocalSettings, as_batch, train_locally
-from collegium.federated.networks import NetworkSettings, build_gate, load_parameters, parameters_of
+from collegium.federated.networks import Networks, NetworkSettings, build_gate, parameters_of, read_by
 from collegium.federated.protocol import (
     Algorithm,
     Arrays,
     ClientData,
     Message,
     below,
+    mean_below,
     prefixed,
     require_like,
     sorted_results,
-    weighted_mean,
 )
 
 
@@ -48,17 +54,33 @@ class DdomeSettings(Settings):
     name: Literal["ddome"] = "ddome"
     variant: Literal["described", "improved"] = Field(
         default="improved",
-        description="described = as published; improved = the gate's probabilities are over all experts, and anchors "
-        "teach it",
+        description="described = as published; improved = experts correct a common head that all clients train, and "
+        "anchors teach the gate",
     )
     num_experts: int = Field(default=5, ge=2, description="K")
     experts_per_client: int = Field(default=2, ge=1, description="M: experts that a client gets in a round")
     expert: NetworkSettings = NetworkSettings()
+    common: NetworkSettings = Field(
+        default=NetworkSettings(reads="features"), description="the head that all clients train (improved)"
+    )
     gate_hidden: int = Field(default=0, ge=0, description="units of the gate's hidden layer; 0 = a linear gate")
     local: LocalSettings = LocalSettings()
-    anchors: Literal["fixed", "none"] = Field(
-        default="fixed", description="fixed = a client for each expert, for as long as it answers; none"
+    start: Literal["scratch", "common", "warm"] = Field(
+        default="scratch",
+        description="of the experts: scratch = each random; common = copies of one, with noise; warm = copies, with "
+        "noise, of a model that the first rounds train by FedAvg. Corrections (improved) begin as nothing; there warm "
+        "= the first rounds train the common head alone",
     )
+    start_noise: float = Field(
+        default=0.1, ge=0, description="of copies: standard deviation, in units of each array's root mean square"
+    )
+    warm_rounds: int = Field(default=50, ge=1, description="rounds of FedAvg before the experts part (start: warm)")
+    anchors: Literal["fixed", "re-elected", "none"] = Field(
+        default="re-elected",
+        description="a client for each expert. fixed = for as long as it answers, as published; re-elected = others "
+        "every anchor_term rounds: the same few in every round pull what all train towards their classes; none",
+    )
+    anchor_term: int = Field(default=10, ge=1, description="rounds until anchors are elected anew (re-elected)")
     anchor_loss_weight: float = Field(
         default=1.0, ge=0, description="of the loss that teaches the gate an anchor's expert (improved)"
     )
@@ -66,7 +88,7 @@ class DdomeSettings(Settings):
         default=3, ge=1, description="rounds in a row in which an anchor may fail before another client takes its place"
     )
     inference: Literal["top-1", "mixture", "client"] = Field(
-        default="top-1",
+        default="mixture",
         description="top-1 = each example to its best expert; mixture = all experts, weighted; client = the two "
         "experts that the client's unlabelled examples like best on average",
     )
@@ -84,21 +106,28 @@ class Ddome(Algorithm):
     def __init__(self, world: World, settings: DdomeSettings):
         self.world, self.settings = world, settings
         each = range(settings.num_experts)
-        self.experts = [parameters_of(self._expert(index)) for index in each]
-        self.gate = parameters_of(self._gate())
+        self.gates = Networks(lambda: build_gate(world.features, settings.num_experts, settings.gate_hidden))
+        self.networks = Networks(lambda: world.build(settings.expert))
+        self.gate = self.gates.started(stream_seed(world.random_seed, "network", "gate"))
+        self.heads = Networks(lambda: world.build(settings.common))
+        self.common = world.start(self.heads, "common") if settings.variant == "improved" else {}
+        firsts = [self._first(index) for index in each]
+        self.experts = firsts if settings.start == "scratch" else self._copies(firsts[0])
         self.versions = [0 for _ in each]  # rounds in which an expert was trained
         self.anchors: list[int | None] = [None for _ in each]  # client, by expert
         self.missed = [0 for _ in each]  # rounds in a row in which an anchor failed
         self.chosen = [0 for _ in each]  # by how many clients of the last round, as first choice
 
     def ask(self, server_round: int, clients: Sequence[int]) -> list[Message]:
-        """The gate: which experts does a client want?"""
+        """The gate: which experts does a client want? Nothing is asked while all experts are one model."""
+        if self._warming(server_round):
+            return []
         self._elect(clients, server_round)
         return [Message(client, server_round, prefixed(self.gate, "gate")) for client in clients]
 
     def answer(self, question: Message, data: ClientData) -> Message:
-        """All experts, best first, by the gate's mean probability on the client's examples."""
-        gate = load_parameters(self._gate(), below(question.arrays, "gate"))
+        """The best experts, best first, by the gate's mean probability on the client's examples."""
+        gate = self.gates.filled(below(question.arrays, "gate"))
         with torch.no_grad():
             scores = torch.softmax(gate(as_batch(data).features), dim=1).mean(dim=0)
         wanted = torch.argsort(scores, descending=True, stable=True)[: self.settings.experts_per_client]
@@ -114,6 +143,9 @@ class Ddome(Algorithm):
 
     def plan(self, server_round: int, clients: Sequence[int], answers: Mapping[int, Message]) -> list[Message]:
         self.chosen = [0] * self.settings.num_experts
+        if self._warming(server_round):
+            first = prefixed(self.common, "common") or self._named(0)
+            return [Message(client, server_round, dict(first), {"anchor_of": -1}) for client in clients]
         tasks = []
         for client in clients:
             if client not in answers:
@@ -123,41 +155,51 @@ class Ddome(Algorithm):
             own = self.anchors.index(client) if client in self.anchors else -1
             held = self._held(wanted, own)
             experts = {name: array for index in held for name, array in self._named(index).items()}
-            arrays = {**prefixed(self.gate, "gate"), **experts}
+            arrays = {**prefixed(self.gate, "gate"), **prefixed(self.common, "common"), **experts}
             tasks.append(Message(client, server_round, arrays, {"anchor_of": own}))
         return tasks
 
     def local_update(self, task: Message, data: ClientData, local_state: Arrays) -> tuple[Message, Arrays]:
         held = sorted({int(name.split("/")[1]) for name in task.arrays if name.startswith("expert/")})
-        module = nn.ModuleDict({"gate": load_parameters(self._gate(), below(task.arrays, "gate"))})
+        parts: dict[str, nn.Module] = {}
+        for name, networks in (("gate", self.gates), ("common", self.heads)):
+            if arrays := below(task.arrays, name):
+                parts[name] = networks.filled(arrays)
         for index in held:
-            module[str(index)] = load_parameters(self._expert(index), below(task.arrays, f"expert/{index}"))
+            parts[f"expert/{index}"] = self.networks.filled(below(task.arrays, f"expert/{index}"), index)
         own = int(task.scalars["anchor_of"])
         random = stream(self.world.random_seed, "local", str(task.client), str(task.server_round))
-        train_locally(module, data, self.settings.local, random, lambda batch: self._loss(module, held, own, batch))
-        arrays = prefixed(parameters_of(module["gate"]), "gate")
-        for index in held:
-            arrays |= prefixed(parameters_of(module[str(index)]), f"expert/{index}")
-        return Message(task.client, task.server_round, arrays), {}
+        module = nn.ModuleList(parts.values())
+        train_locally(module, data, self.settings.local, random, lambda batch: self._loss(parts, held, own, batch))
+        trained: Arrays = {}
+        for name, part in parts.items():
+            trained |= prefixed(parameters_of(part), name)
+        return Message(task.client, task.server_round, trained), {}
 
     def aggregate(self, server_round: int, results: Sequence[Message], failures: Sequence[int]) -> None:
         """Average every expert over those that trained it; one that nobody trained keeps its value and version."""
-        current = [result for result in sorted_results(results) if result.server_round == server_round]
-        self._count_failures(current, failures)
+        warming = self._warming(server_round)
+        ordered = [one for one in sorted_results(results) if self._warming(one.server_round) == warming]
+        self._count_failures(ordered, failures)
         for index in range(self.settings.num_experts):
-            trained = [found for result in current if (found := below(result.arrays, f"expert/{index}"))]
-            if trained:
-                self.experts[index] = weighted_mean(trained, [1.0] * len(trained))
+            found = mean_below(ordered, f"expert/{0 if warming else index}", server_round)
+            if found is not None:
+                self.experts[index] = found
                 self.versions[index] += 1
-        if current:
-            self.gate = weighted_mean([below(result.arrays, "gate") for result in current], [1.0] * len(current))
+        self.gate = mean_below(ordered, "gate", server_round) or self.gate
+        self.common = mean_below(ordered, "common", server_round) or self.common
+        if warming and not self._warming(server_round + 1):
+            self.experts = self._copies(self.experts[0])
 
     def predict(self, data: ClientData, local_state: Arrays | None = None) -> Float32[np.ndarray, "examples classes"]:
         """Zero-shot: the client's labels are not looked at."""
         batch = as_batch(data)
         with torch.no_grad():
-            scores = torch.log_softmax(load_parameters(self._gate(), self.gate)(batch.features), dim=1)
-            answers = torch.stack([self._answers(index, batch) for index in range(self.settings.num_experts)], dim=1)
+            scores = torch.log_softmax(self.gates.filled(self.gate)(batch.features), dim=1)
+            base = self._base(self.heads.filled(self.common), batch) if self.common else 0.0
+            read = read_by(self.settings.expert, batch)
+            logits = torch.stack([self.networks.filled(one)(read) + base for one in self.experts], dim=1)
+            answers = torch.log_softmax(logits, dim=2)
             if self.settings.inference == "top-1":
                 return answers[torch.arange(len(data)), scores.argmax(dim=1)].numpy()
             if self.settings.inference == "client":
@@ -169,7 +211,7 @@ class Ddome(Algorithm):
     def utilisation(self, data: ClientData) -> Float32[np.ndarray, " experts"]:
         """Share of a client's examples that each expert would get."""
         with torch.no_grad():
-            best = load_parameters(self._gate(), self.gate)(as_batch(data).features).argmax(dim=1)
+            best = self.gates.filled(self.gate)(as_batch(data).features).argmax(dim=1)
         counts = torch.bincount(best, minlength=self.settings.num_experts)
         return (counts / len(data)).numpy()
 
@@ -190,11 +232,12 @@ class Ddome(Algorithm):
             "missed": list(self.missed),
             "chosen": list(self.chosen),
         }
-        return {"arrays": {**prefixed(self.gate, "gate"), **experts}, "values": values}
+        arrays = {**prefixed(self.gate, "gate"), **prefixed(self.common, "common"), **experts}
+        return {"arrays": arrays, "values": values}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         arrays, values = state["arrays"], state["values"]
-        self.gate = below(arrays, "gate")
+        self.gate, self.common = below(arrays, "gate"), below(arrays, "common")
         self.experts = [below(arrays, f"expert/{index}") for index in range(self.settings.num_experts)]
         self.versions, self.anchors = list(values["versions"]), list(values["anchors"])
         self.missed, self.chosen = list(values["missed"]), list(values["chosen"])
@@ -203,22 +246,30 @@ class Ddome(Algorithm):
         """The anchors."""
         return [client for client in self.anchors if client is not None]
 
-    def _loss(self, module: nn.ModuleDict, held: Sequence[int], own: int, batch: Batch) -> Tensor:
-        """−log Σ_e π_e(z) p_e(y | x) over the experts that the client holds."""
-        scores: Float[Tensor, "examples experts"] = module["gate"](batch.features)
-        among = scores if self.settings.variant == "improved" else scores[:, held]
-        shares = torch.log_softmax(among, dim=1)
-        if self.settings.variant == "improved":
-            shares = shares[:, held]
-        rows = torch.arange(len(batch.labels))
-        right = torch.stack(
-            [torch.log_softmax(module[str(index)](batch.inputs), dim=1)[rows, batch.labels] for index in held], dim=1
-        )
-        loss = -torch.logsumexp(shares + right, dim=1).mean()
+    def _loss(self, parts: Mapping[str, nn.Module], held: Sequence[int], own: int, batch: Batch) -> Tensor:
+        """−log Σ_e π_e(z) p_e(y | x) over the experts that the client holds, and what the variant adds."""
+        loss, base = torch.zeros(()), 0.0
+        if "common" in parts:
+            common = self._base(parts["common"], batch)
+            loss, base = nn.functional.cross_entropy(common, batch.labels), common.detach()
+        if not held:
+            return loss
+        read = read_by(self.settings.expert, batch)
+        logits = [parts[f"expert/{index}"](read) + base for index in held]
+        losses = [nn.functional.cross_entropy(one, batch.labels, reduction="none") for one in logits]
+        right = -torch.stack(losses, dim=1)
+        if "gate" not in parts:
+            return -right.mean()
+        scores: Float[Tensor, "examples experts"] = parts["gate"](batch.features)
+        loss = loss - torch.logsumexp(torch.log_softmax(scores[:, held], dim=1) + right, dim=1).mean()
         if own >= 0 and self.settings.variant == "improved":
             target = torch.full_like(batch.labels, own)
             loss = loss + self.settings.anchor_loss_weight * nn.functional.cross_entropy(scores, target)
         return loss
+
+    def _base(self, head: nn.Module, batch: Batch) -> Float[Tensor, "examples classes"]:
+        """The logits that experts correct."""
+        return head(read_by(self.settings.common, batch))
 
     def _held(self, wanted: Sequence[int], own: int) -> list[int]:
         """The M experts of a client; of an anchor its own is always among them."""
@@ -230,6 +281,8 @@ class Ddome(Algorithm):
         """Give every expert without an anchor one of the clients that are none yet."""
         if self.settings.anchors == "none":
             return
+        if self.settings.anchors == "re-elected" and (server_round - 1) % self.settings.anchor_term == 0:
+            self.anchors = [None for _ in self.anchors]
         free = [client for client in clients if client not in self.anchors]
         random = stream(self.world.random_seed, "anchors", str(server_round))
         for index, anchor in enumerate(self.anchors):
@@ -247,15 +300,29 @@ class Ddome(Algorithm):
                 if self.missed[index] >= self.settings.anchor_patience:
                     self.anchors[index] = None
 
-    def _answers(self, index: int, batch: Batch) -> Float[Tensor, "examples classes"]:
-        return torch.log_softmax(load_parameters(self._expert(index), self.experts[index])(batch.inputs), dim=1)
+    def _warming(self, server_round: int) -> bool:
+        return self.settings.start == "warm" and server_round <= self.settings.warm_rounds
+
+    def _first(self, index: int) -> Arrays:
+        """What an expert begins as; of a correction the last layer (its weight and bias come last) is 0."""
+        if self.settings.variant == "described":
+            return self.world.start(self.networks, f"expert {index}")
+        found = self.networks.started(stream_seed(self.world.random_seed, "network", f"expert {index}"))
+        return {**found, **{name: np.zeros_like(found[name]) for name in list(found)[-2:]}}
+
+    def _copies(self, arrays: Arrays) -> list[Arrays]:
+        """The same parameters for every expert, each with small noise of its own: equal ones would never part."""
+        copies = []
+        for index in range(self.settings.num_experts):
+            random = stream(self.world.random_seed, "noise", f"expert {index}")
+            scales = {name: self.settings.start_noise * np.sqrt(np.mean(array**2)) for name, array in arrays.items()}
+            copies.append(
+                {
+                    name: array + (scales[name] * random.standard_normal(array.shape)).astype(array.dtype)
+                    for name, array in arrays.items()
+                }
+            )
+        return copies
 
     def _named(self, index: int) -> Arrays:
         return prefixed(self.experts[index], f"expert/{index}")
-
-    def _expert(self, index: int) -> nn.Module:
-        return self.world.network(self.settings.expert, f"expert {index}")
-
-    def _gate(self) -> nn.Module:
-        seed = stream_seed(self.world.random_seed, "network", "gate")
-        return build_gate(self.world.features, self.settings.num_experts, self.settings.gate_hidden, seed)

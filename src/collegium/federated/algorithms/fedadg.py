@@ -24,7 +24,7 @@ from torch.func import functional_call
 from collegium.core.random_streams import stream_seed
 from collegium.federated.algorithms.one_model import OneModel, OneModelSettings, World
 from collegium.federated.local_training import Batch
-from collegium.federated.networks import build_body
+from collegium.federated.networks import build_body, read_by
 from collegium.federated.protocol import Arrays
 
 
@@ -48,19 +48,21 @@ class _Adversarial(nn.Module):
 
 
 class FedAdg(OneModel):
-    """A classifier, a discriminator and a generator, averaged."""
+    """A classifier, a discriminator and a generator, averaged; they start random."""
+
+    draws = True
 
     def __init__(self, world: World, settings: FedAdgSettings):
         self.settings = settings
         super().__init__(world, settings.network, settings.local)
 
     def build(self) -> nn.Module:
-        """A body that gives features, and what reads and imitates them. It starts random."""
-        seed, dim = stream_seed(self.world.random_seed, "network", "fedadg"), self.network.hidden
-        body = build_body(self.network, self.world.shape, dim, seed)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return _Adversarial(body, dim, self.world.classes, self.settings.noise)
+        """A body that gives features, and what reads and imitates them."""
+        body = build_body(self.network, self.world.shape_of(self.network), self.network.hidden)
+        return _Adversarial(body, self.network.hidden, self.world.classes, self.settings.noise)
+
+    def start(self) -> Arrays:
+        return self.networks.started(stream_seed(self.world.random_seed, "network", "fedadg"))
 
     def loss(self, module: nn.Module, start: Arrays) -> Callable[[Batch], Tensor]:
         assert isinstance(module, _Adversarial)
@@ -68,7 +70,7 @@ class FedAdg(OneModel):
 
         def adversarial(batch: Batch) -> Tensor:
             classes = nn.functional.one_hot(batch.labels, self.world.classes).float()
-            features = module.body(batch.inputs)
+            features = module.body(read_by(self.network, batch))
             noise = torch.rand(len(features), self.settings.noise)
             generated = module.generator(torch.cat([noise, classes], dim=1))
             fixed = {name: value.detach() for name, value in module.discriminator.named_parameters()}

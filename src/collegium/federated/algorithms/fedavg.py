@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from collegium.federated.algorithms.one_model import OneModel, OneModelSettings, World
 from collegium.federated.local_training import Batch
+from collegium.federated.networks import read_by
 from collegium.federated.protocol import Arrays
 
 
@@ -28,4 +29,4 @@ class FedAvg(OneModel):
         super().__init__(world, settings.network, settings.local)
 
     def loss(self, module: nn.Module, start: Arrays) -> Callable[[Batch], Tensor]:
-        return lambda batch: nn.functional.cross_entropy(module(batch.inputs), batch.labels)
+        return lambda batch: nn.functional.cross_entropy(module(read_by(self.network, batch)), batch.labels)

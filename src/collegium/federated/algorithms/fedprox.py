@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from collegium.federated.algorithms.one_model import OneModel, OneModelSettings, World
 from collegium.federated.local_training import Batch
+from collegium.federated.networks import read_by
 from collegium.federated.protocol import Arrays
 
 
@@ -35,6 +36,7 @@ class FedProx(OneModel):
 
         def penalised(batch: Batch) -> Tensor:
             distance = sum((value - fixed[name]).pow(2).sum() for name, value in module.named_parameters())
-            return nn.functional.cross_entropy(module(batch.inputs), batch.labels) + self.proximal / 2 * distance
+            task = nn.functional.cross_entropy(module(read_by(self.network, batch)), batch.labels)
+            return task + self.proximal / 2 * distance
 
         return penalised

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from collegium.core.random_streams import stream_seed
 from collegium.federated.algorithms.one_model import OneModel, OneModelSettings, World
 from collegium.federated.local_training import Batch
-from collegium.federated.networks import build_body
+from collegium.federated.networks import build_body, read_by
 from collegium.federated.protocol import Arrays
 
 SMALLEST = 1e-3  # of a standard deviation
@@ -50,25 +50,29 @@ class _Probabilistic(nn.Module):
 
 
 class FedSr(OneModel):
-    """One probabilistic model, averaged."""
+    """One probabilistic model, averaged; it starts random."""
+
+    draws = True
 
     def __init__(self, world: World, settings: FedSrSettings):
         self.length_weight, self.information_weight = settings.length_weight, settings.information_weight
         super().__init__(world, settings.network, settings.local)
 
     def build(self) -> nn.Module:
-        """A body that gives 2 · hidden numbers, and the head over a sample of them. It starts random."""
-        seed, dim = stream_seed(self.world.random_seed, "network", "fedsr"), self.network.hidden
-        body = build_body(self.network, self.world.shape, 2 * dim, seed)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return _Probabilistic(body, dim, self.world.classes)
+        """A body that gives 2 · hidden numbers, and the head over a sample of them."""
+        dim = self.network.hidden
+        return _Probabilistic(
+            build_body(self.network, self.world.shape_of(self.network), 2 * dim), dim, self.world.classes
+        )
+
+    def start(self) -> Arrays:
+        return self.networks.started(stream_seed(self.world.random_seed, "network", "fedsr"))
 
     def loss(self, module: nn.Module, start: Arrays) -> Callable[[Batch], Tensor]:
         assert isinstance(module, _Probabilistic)
 
         def regularised(batch: Batch) -> Tensor:
-            mean, scale = module.encode(batch.inputs)
+            mean, scale = module.encode(read_by(self.network, batch))
             sample = mean + scale * torch.randn_like(scale)
             task = nn.functional.cross_entropy(module.head(sample), batch.labels)
             prior = nn.functional.softplus(module.class_scale[batch.labels]) + SMALLEST

@@ -13,8 +13,16 @@ from torch import Tensor, nn
 from collegium.core.random_streams import stream, stream_seed
 from collegium.core.settings import Settings
 from collegium.federated.local_training import Batch, LocalSettings, as_batch, train_locally
-from collegium.federated.networks import NetworkSettings, build_network, load_parameters, parameters_of
-from collegium.federated.protocol import Algorithm, Arrays, ClientData, Message, sorted_results, weighted_mean
+from collegium.federated.networks import Networks, NetworkSettings, build_network, parameters_of, read_by
+from collegium.federated.protocol import (
+    Algorithm,
+    Arrays,
+    ClientData,
+    Message,
+    sorted_results,
+    weighted_mean,
+    weights_of,
+)
 
 
 @dataclass(frozen=True)
@@ -36,10 +44,23 @@ class World:
     random_seed: int
     initial: Arrays | None = None
 
-    def network(self, settings: NetworkSettings, *names: str) -> nn.Module:
-        """A network that starts from `initial`, or with the random parameters of the stream called `names`."""
-        found = build_network(settings, self.shape, self.classes, stream_seed(self.random_seed, "network", *names))
-        return found if self.initial is None else load_parameters(found, self.initial)
+    def build(self, settings: NetworkSettings) -> nn.Module:
+        """A network of the federation's shapes, with parameters as torch draws them."""
+        return build_network(settings, self.shape_of(settings), self.classes)
+
+    def start(self, networks: Networks, *names: str) -> Arrays:
+        """Parameters to begin with: `initial`, or random ones of the stream called `names`.
+
+        Raises:
+            ValueError: `initial` is of another network.
+        """
+        if self.initial is not None:
+            return parameters_of(networks.filled(self.initial))
+        return networks.started(stream_seed(self.random_seed, "network", *names))
+
+    def shape_of(self, settings: NetworkSettings) -> tuple[int, ...]:
+        """Of one input of a network."""
+        return (self.features,) if settings.reads == "features" else self.shape
 
 
 class OneModelSettings(Settings):
@@ -52,13 +73,20 @@ class OneModelSettings(Settings):
 class OneModel(Algorithm):
     """One model for all clients; a child says what a client's loss is."""
 
+    draws = False  # whether the loss draws random numbers
+
     def __init__(self, world: World, network: NetworkSettings, local: LocalSettings):
         self.world, self.network, self.local = world, network, local
-        self.model = parameters_of(self.build())
+        self.networks = Networks(self.build)
+        self.model = self.start()
 
     def build(self) -> nn.Module:
-        """The network of client and server, as it starts."""
-        return self.world.network(self.network)
+        """The network of client and server."""
+        return self.world.build(self.network)
+
+    def start(self) -> Arrays:
+        """The parameters with which the server begins."""
+        return self.world.start(self.networks)
 
     @abstractmethod
     def loss(self, module: nn.Module, start: Arrays) -> Callable[[Batch], Tensor]:
@@ -72,23 +100,23 @@ class OneModel(Algorithm):
         return [Message(client, server_round, dict(self.model)) for client in clients]
 
     def local_update(self, task: Message, data: ClientData, local_state: Arrays) -> tuple[Message, Arrays]:
-        module = load_parameters(self.build(), task.arrays)
+        module = self.networks.filled(task.arrays)
         names = ("local", str(task.client), str(task.server_round))
         random = stream(self.world.random_seed, *names)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream_seed(self.world.random_seed, *names))  # of losses that draw
+        with torch.random.fork_rng(devices=[], enabled=self.draws):
+            if self.draws:
+                torch.manual_seed(stream_seed(self.world.random_seed, *names))
             train_locally(module, data, self.local, random, self.loss(module, task.arrays))
         return Message(task.client, task.server_round, parameters_of(module)), {}
 
     def aggregate(self, server_round: int, results: Sequence[Message], failures: Sequence[int]) -> None:
-        """The plain mean of this round's models: numbers of examples do not leave a client."""
-        arrays = [result.arrays for result in sorted_results(results) if result.server_round == server_round]
-        if arrays:
-            self.model = weighted_mean(arrays, [1.0] * len(arrays))
+        """The mean of the models; numbers of examples do not leave a client, and all clients weigh alike."""
+        ordered = sorted_results(results)
+        if ordered:
+            self.model = weighted_mean([result.arrays for result in ordered], weights_of(ordered, server_round))
 
     def predict(self, data: ClientData, local_state: Arrays | None = None) -> Float32[np.ndarray, "examples classes"]:
-        module = load_parameters(self.build(), self.model)
-        return log_probabilities(module, data)
+        return log_probabilities(self.networks.filled(self.model), self.network, data)
 
     def state_dict(self) -> dict[str, Any]:
         return {"arrays": dict(self.model), "values": {}}
@@ -97,8 +125,10 @@ class OneModel(Algorithm):
         self.model = dict(state["arrays"])
 
 
-def log_probabilities(module: nn.Module, data: ClientData) -> Float32[np.ndarray, "examples classes"]:
-    """Of a classifier that reads a client's inputs."""
+def log_probabilities(
+    module: nn.Module, network: NetworkSettings, data: ClientData
+) -> Float32[np.ndarray, "examples classes"]:
+    """Of a classifier with the settings `network`, for a client's examples."""
     module.eval()
     with torch.no_grad():
-        return torch.log_softmax(module(as_batch(data).inputs), dim=1).numpy()
+        return torch.log_softmax(module(read_by(network, as_batch(data))), dim=1).numpy()

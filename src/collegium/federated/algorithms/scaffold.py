@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from jaxtyping import Float32
 from pydantic import model_validator
-from torch import nn
+from torch import Tensor, nn
 
 from collegium.core.random_streams import stream
 from collegium.federated.algorithms.one_model import OneModelSettings, World, log_probabilities
-from collegium.federated.local_training import train_locally
-from collegium.federated.networks import load_parameters, parameters_of
+from collegium.federated.local_training import Batch, train_locally
+from collegium.federated.networks import Networks, parameters_of, read_by
 from collegium.federated.protocol import (
     Algorithm,
     Arrays,
@@ -33,6 +33,7 @@ from collegium.federated.protocol import (
     prefixed,
     sorted_results,
     weighted_mean,
+    weights_of,
 )
 
 
@@ -53,7 +54,8 @@ class Scaffold(Algorithm):
 
     def __init__(self, world: World, settings: ScaffoldSettings):
         self.world, self.settings = world, settings
-        self.model = parameters_of(world.network(settings.network))
+        self.networks = Networks(lambda: world.build(settings.network))
+        self.model = world.start(self.networks)
         self.control = {name: np.zeros_like(array) for name, array in self.model.items()}
 
     def plan(self, server_round: int, clients: Sequence[int], answers: Mapping[int, Message]) -> list[Message]:
@@ -63,17 +65,19 @@ class Scaffold(Algorithm):
     def local_update(self, task: Message, data: ClientData, local_state: Arrays) -> tuple[Message, Arrays]:
         start, control = below(task.arrays, "model"), below(task.arrays, "control")
         own = local_state or {name: np.zeros_like(array) for name, array in control.items()}
-        module = load_parameters(self.world.network(self.settings.network), start)
-        shifts = {name: torch.from_numpy(control[name] - own[name]) for name in control}
+        module = self.networks.filled(start)
+        shifts = [torch.from_numpy(control[name] - own[name]) for name, _ in module.named_parameters()]
 
-        def adjust() -> None:
-            for name, parameter in module.named_parameters():
-                assert parameter.grad is not None
-                parameter.grad += shifts[name]
+        def adjust(gradients: list[Tensor]) -> None:
+            for gradient, shift in zip(gradients, shifts, strict=True):
+                gradient.add_(shift)
 
         local = self.settings.local
         random = stream(self.world.random_seed, "local", str(task.client), str(task.server_round))
-        loss = lambda batch: nn.functional.cross_entropy(module(batch.inputs), batch.labels)  # noqa: E731
+
+        def loss(batch: Batch) -> Tensor:
+            return nn.functional.cross_entropy(module(read_by(self.settings.network, batch)), batch.labels)
+
         steps = train_locally(module, data, local, random, loss, adjust)
         trained = parameters_of(module)
         updated = {
@@ -81,22 +85,21 @@ class Scaffold(Algorithm):
             for name in control
         }
         changes = {name: updated[name] - own[name] for name in updated}
-        return Message(
-            task.client, task.server_round, {**prefixed(trained, "model"), **prefixed(changes, "control")}
-        ), (updated)
+        arrays = {**prefixed(trained, "model"), **prefixed(changes, "control")}
+        return Message(task.client, task.server_round, arrays), updated
 
     def aggregate(self, server_round: int, results: Sequence[Message], failures: Sequence[int]) -> None:
-        current = [result for result in sorted_results(results) if result.server_round == server_round]
-        if not current:
+        ordered = sorted_results(results)
+        if not ordered:
             return
-        equal = [1.0] * len(current)
-        self.model = weighted_mean([below(result.arrays, "model") for result in current], equal)
-        change = weighted_mean([below(result.arrays, "control") for result in current], equal)
-        share = np.float32(len(current) / self.world.num_clients)
+        weights = weights_of(ordered, server_round)
+        self.model = weighted_mean([below(result.arrays, "model") for result in ordered], weights)
+        change = weighted_mean([below(result.arrays, "control") for result in ordered], weights)
+        share = np.float32(sum(weights) / self.world.num_clients)
         self.control = {name: array + share * change[name] for name, array in self.control.items()}
 
     def predict(self, data: ClientData, local_state: Arrays | None = None) -> Float32[np.ndarray, "examples classes"]:
-        return log_probabilities(load_parameters(self.world.network(self.settings.network), self.model), data)
+        return log_probabilities(self.networks.filled(self.model), self.settings.network, data)
 
     def state_dict(self) -> dict[str, Any]:
         return {"arrays": {**prefixed(self.model, "model"), **prefixed(self.control, "control")}, "values": {}}
