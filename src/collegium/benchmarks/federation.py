@@ -91,7 +91,7 @@ class Federation(Kind):
     def figures(self, title: str, folders: Mapping[str, Mapping[int, Path]]) -> dict[str, Figure]:
         """Accuracy by round, and the use of the experts of those variants that have some."""
         curves: dict[str, list[Curve]] = {}
-        uses: dict[str, dict[int, Use]] = {}
+        uses: dict[str, Mapping[int, Use]] = {}
         for variant, by_seed in folders.items():
             lines = {seed: RoundMetrics(folder / METRICS).read() for seed, folder in by_seed.items()}
             curves[variant] = [_by_round(own, "accuracy") for own in lines.values()]

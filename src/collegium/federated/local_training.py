@@ -54,7 +54,7 @@ def train_locally(
         loss: of a batch; uses `module`.
         adjust: changes the gradients, in the order of the parameters, before the step (Scaffold).
     """
-    parameters = list(module.parameters())
+    parameters: list[Tensor] = list(module.parameters())
     momenta: list[Tensor | None] = [None for _ in parameters]
     module.train()
     steps = 0

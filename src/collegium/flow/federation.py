@@ -49,8 +49,8 @@ class Federation:
     @cached_property
     def content_hash(self) -> str:
         """sha256 of what is learnt from, features and labels, in hex."""
-        found = hashlib.sha256(np.ascontiguousarray(self.data.features))
-        found.update(np.ascontiguousarray(self.data.labels))
+        found = hashlib.sha256(np.ascontiguousarray(self.data.features).data)
+        found.update(np.ascontiguousarray(self.data.labels).data)
         return found.hexdigest()
 
 

@@ -172,11 +172,12 @@ class GridEngine(Engine):
             raise ValueError(f"it says that it is client {client!r}; numbers are 0 to {self.terms.clients - 1}")
         if type(features) is not int or not isinstance(shape, list) or not all(type(size) is int for size in shape):
             raise ValueError(f"client {client} does not say what its inputs are")
-        if not (0 < features <= LARGEST and shape and min(shape) > 0 and math.prod(shape) <= LARGEST):
+        sizes = tuple(int(size) for size in shape)
+        if not (0 < features <= LARGEST and sizes and min(sizes) > 0 and math.prod(sizes) <= LARGEST):
             raise ValueError(f"client {client} says that its inputs have the shape {shape}, its features {features}")
         if profile.get("settings") != self.terms.settings:
             raise ValueError(f"client {client} has another recipe")
-        found = (features, tuple(shape))
+        found = (features, sizes)
         if self.terms.features is not None and found != (self.terms.features, self.terms.shape):
             raise ValueError(f"client {client} has inputs {found}, not {(self.terms.features, self.terms.shape)}")
         return client, *found
