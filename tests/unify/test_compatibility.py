@@ -18,6 +18,7 @@ from collegium.unify.compatibility import check_experts
 from collegium.unify.current_names import current_name, renamed
 from collegium.unify.merge_checkpoints import read_expert
 from collegium.unify.moe_layout import ffn_of, moe_outputs
+from collegium.unify.whole_clip import merged_class
 from finetunes import finetune, make_tiny_llama
 
 LLAMA, BERT = ARCHITECTURES["llama"], ARCHITECTURES["bert"]
@@ -36,7 +37,7 @@ def check(tmp_path):
     """Notes of the check of experts against a seed; keyword arguments are `finetune`'s, for each expert."""
 
     def run(seed_folder, shared="refuse", dtype="F32", architecture=LLAMA, **experts):
-        rename = current_name(AutoConfig.from_pretrained(seed_folder))
+        rename = current_name(AutoConfig.from_pretrained(seed_folder), merged_class(read_checkpoint(seed_folder)))
         seed = renamed(read_checkpoint(seed_folder), rename)
         read = {}
         for index, (name, made) in enumerate(experts.items()):
