@@ -163,6 +163,18 @@ def make_tiny_clip(folder: Path, words: list[str], random_seed: int = 0) -> Path
     return folder
 
 
+def write_all_domains(path: Path, count: int) -> Path:
+    """Labelled JSONL of all domains, `count` rows for each class."""
+    rows = [
+        {"text": text, "label": label}
+        for labels in DOMAINS.values()
+        for label, words in labels.items()
+        for text in make_texts(words, count, label)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
 def write_rows(path: Path, domain: str, count: int, name: str = "") -> Path:
     """Labelled JSONL of one domain, `count` rows for each class."""
     rows = [

@@ -15,6 +15,7 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
+from cells_here import in_process
 from collegium.benchmarks import cells as module
 from collegium.benchmarks.run_suite import run_suite, tabulate
 from collegium.benchmarks.suite import load_suite
@@ -47,24 +48,6 @@ def suite_path(make_recipe, tmp_path_factory):
 def bench(suite, path, out, overrides=None, threads=None):
     run_suite(suite, path, out, overrides, threads=threads)
     return tabulate(suite, path, out, overrides)
-
-
-def in_process(cell, threads):
-    """Cells in this process: quicker, and what they do can be watched."""
-
-    class Done:
-        exitcode, sentinel = 0, os.open(os.devnull, os.O_RDONLY)
-
-        def is_alive(self):
-            return False
-
-        def join(self):
-            pass
-
-        terminate = join
-
-    cell.run()
-    return Done()
 
 
 @pytest.fixture(scope="module")

@@ -2,13 +2,13 @@
 
 import csv
 import json
-import os
 
 import numpy as np
 import pytest
 import yaml
 from typer.testing import CliRunner
 
+from cells_here import in_process
 from collegium.benchmarks import cells as module
 from collegium.benchmarks.federation import effective_number, worst_tenth
 from collegium.benchmarks.run_suite import run_suite, tabulate
@@ -16,7 +16,7 @@ from collegium.benchmarks.suite import cell_recipe, load_suite
 from collegium.benchmarks.tables import markdown
 from collegium.cli.main import app
 from collegium.core.errors import RecipeError
-from tiny import DOMAINS, make_texts
+from tiny import write_all_domains
 
 RATE = "algorithm.local.learning_rate"
 SUITE = {
@@ -40,15 +40,8 @@ SUITE = {
 @pytest.fixture(scope="module")
 def suite_path(seed_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("federated-suite")
-    rows = [
-        {"text": text, "label": label}
-        for labels in DOMAINS.values()
-        for label, words in labels.items()
-        for text in make_texts(words, 60, label)
-    ]
-    (folder / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     recipe = {
-        "data": str(folder / "texts.jsonl"),
+        "data": str(write_all_domains(folder / "texts.jsonl", 60)),
         "common_expert": str(seed_folder),
         "partition": {"kind": "pathological", "num_clients": 12, "classes_per_client": 2},
         "held_out_clients": 0.25,
@@ -59,24 +52,6 @@ def suite_path(seed_folder, tmp_path_factory):
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     (folder / "suite.yaml").write_text(yaml.safe_dump(SUITE, sort_keys=False))
     return folder / "suite.yaml"
-
-
-def in_process(cell, threads):
-    """Cells in this process: quicker, and what they do can be watched."""
-
-    class Done:
-        exitcode, sentinel = 0, os.open(os.devnull, os.O_RDONLY)
-
-        def is_alive(self):
-            return False
-
-        def join(self):
-            pass
-
-        terminate = join
-
-    cell.run()
-    return Done()
 
 
 @pytest.fixture(scope="module")

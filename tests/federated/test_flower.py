@@ -304,6 +304,26 @@ def test_a_silent_node_costs_a_deadline_and_no_more(world, make_grid, tmp_path, 
     assert "client 3 has not answered in round 1 within 0.05 s" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("late_results", "late"), [("down-weight", 1), ("discard", 0)])
+def test_a_reply_that_misses_its_deadline_comes_late(world, make_grid, tmp_path, capsys, late_results, late):
+    grid = make_grid(ALGORITHMS["scaffold"])
+    engine = engine_of(grid)
+    engine.clients()
+    grid.held = {1000}  # the node of client 0, in the first round
+    reports = []
+
+    def after(report):
+        reports.append((report.answered, report.late))
+        grid.held = set()
+
+    settings = RoundSettings(rounds=3, clients_per_round=10, deadline=0.3, late_results=late_results)
+    run_rounds(ALGORITHMS["scaffold"](world), engine, settings, "a", 0, tmp_path / "a", after)
+    assert reports == [(9, 0), (10, late), (10, 0)]
+    told = capsys.readouterr().err
+    assert "client 0 has not answered in round 1" in told
+    assert ("its reply of round 1 counts as none: nobody waits for it" in told) == (late == 0)
+
+
 def test_too_few_clients_end_the_run(world, make_grid, tmp_path, capsys):
     grid = make_grid(ALGORITHMS["ddome"])
     for node in list(grid.nodes)[2:]:

@@ -17,7 +17,7 @@ from collegium.federated.make_algorithm import ALGORITHMS as ALGORITHM_NAMES
 from collegium.federated.recipe import FederatedRecipe
 from collegium.flow.federate import METRICS, federate, gather_clients
 from collegium.flow.round_metrics import RoundMetrics
-from tiny import DOMAINS, make_texts
+from tiny import DOMAINS, write_all_domains
 
 ROOT = Path(__file__).parents[2]
 ALGORITHMS = [
@@ -35,15 +35,7 @@ ALGORITHMS = [
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """Texts of four classes."""
-    path = tmp_path_factory.mktemp("data") / "texts.jsonl"
-    rows = [
-        {"text": text, "label": label}
-        for labels in DOMAINS.values()
-        for label, words in labels.items()
-        for text in make_texts(words, 60, label)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return write_all_domains(tmp_path_factory.mktemp("data") / "texts.jsonl", 60)
 
 
 @pytest.fixture

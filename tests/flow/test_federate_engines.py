@@ -1,6 +1,5 @@
 """The command itself under each engine: killed at random moments it ends as one that was not, and all engines agree."""
 
-import json
 import os
 import random
 import signal
@@ -16,7 +15,7 @@ from safetensors.numpy import load_file
 from collegium.core.errors import InputError
 from collegium.federated.recipe import FederatedRecipe
 from collegium.flow.federate import federate
-from tiny import DOMAINS, make_texts
+from tiny import write_all_domains
 
 ROUNDS = 60
 
@@ -25,15 +24,8 @@ ROUNDS = 60
 def recipe(tmp_path_factory, seed_folder):
     """Scaffold: its clients keep a state."""
     folder = tmp_path_factory.mktemp("recipe")
-    rows = [
-        {"text": text, "label": label}
-        for labels in DOMAINS.values()
-        for label, words in labels.items()
-        for text in make_texts(words, 40, label)
-    ]
-    (folder / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     values = {
-        "data": str(folder / "texts.jsonl"),
+        "data": str(write_all_domains(folder / "texts.jsonl", 40)),
         "common_expert": str(seed_folder),
         "partition": {"kind": "pathological", "num_clients": 10, "classes_per_client": 2},
         "algorithm": {"name": "scaffold", "network": {"kind": "linear"}, "local": {"learning_rate": 0.5}},

@@ -59,9 +59,8 @@ class Federation(Kind):
             "accuracy": summary["accuracy"],
             "worst_tenth": worst_tenth(summary["by_client"]),
             "global_accuracy": summary["global_accuracy"],
+            "with_prior": summary["accuracy_with_prior"],
         }
-        if "accuracy_with_prior" in summary:
-            metrics["with_prior"] = summary["accuracy_with_prior"]
         values = {key: 100 * value for key, value in metrics.items()}
         if len(summary["utilisation"]) > 1:
             metrics |= {"most_used": max(summary["utilisation"]), "experts": effective_number(summary["utilisation"])}

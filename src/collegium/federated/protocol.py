@@ -74,12 +74,8 @@ class Algorithm(ABC):
         return []
 
     def answer(self, question: Message, data: ClientData) -> Message:
-        """A client's answer to `ask`.
-
-        Raises:
-            NotImplementedError: the algorithm asks nothing.
-        """
-        raise NotImplementedError
+        """A client's answer to `ask`; says nothing by default."""
+        return Message(question.client, question.server_round)
 
     def check_answer(self, question: Message, answer: Message) -> None:
         """Refuse what is no answer to the question; whoever sent it may be broken or hostile.

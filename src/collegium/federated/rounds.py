@@ -78,7 +78,7 @@ class Engine(ABC):
 
     @abstractmethod
     def exchange(self, kind: str, messages: Sequence[Message], deadline: float) -> list[Message]:
-        """The answers that came in time; whoever is missing failed.
+        """The answers that came in time, and maybe late ones to earlier tasks; whoever is missing failed.
 
         Args:
             kind: `question` or `task`.

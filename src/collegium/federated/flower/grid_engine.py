@@ -22,7 +22,7 @@ from collegium.core.progress import say
 from collegium.federated.flower.client_app import PROFILE, TYPES, WHO
 from collegium.federated.flower.records import from_records, to_records
 from collegium.federated.protocol import Message
-from collegium.federated.rounds import Engine
+from collegium.federated.rounds import LATEST, Engine
 
 SHORTEST, LONGEST, SHARE = 0.02, 1.0, 0.05  # seconds between two looks, and their share of the time waited so far
 LARGEST = 10**8  # numbers in one input that a client may claim
@@ -71,6 +71,7 @@ class GridEngine(Engine):
         self._nodes: dict[int, int] = {}  # client → node
         self._refused: set[int] = set()  # nodes
         self._asked: dict[str, int] = {}  # question who they are → node
+        self._late: dict[str, Message] = {}  # tasks whose deadline has passed
 
     def clients(self) -> list[int]:
         start, asked = time.monotonic(), set()
@@ -89,27 +90,29 @@ class GridEngine(Engine):
             self._wait(start)
 
     def exchange(self, kind: str, messages: Sequence[Message], deadline: float) -> list[Message]:
+        """The answers that came in time, and to tasks also those that come now to earlier ones."""
         start, waiting = time.monotonic(), {}
+        ttl = deadline * LATEST if kind == "task" else deadline
         for message in messages:
             content = to_records(message, self.experiment)
-            name = self._send(self._nodes[message.client], content, TYPES[kind], deadline, message.server_round)
+            name = self._send(self._nodes[message.client], content, TYPES[kind], ttl, message.server_round)
             if name is None:
                 say(f"client {message.client} cannot be reached in round {message.server_round}")
             else:
                 waiting[name] = message
         answers = []
         while True:
-            for name, message in list(waiting.items()):
-                content = self._fetch(name)
-                if content is not None:
-                    del waiting[name]
-                    answers += self._read(content, message)
+            answers += self._come(waiting)
             if not waiting or time.monotonic() - start > deadline:
                 break
             self._wait(start)
         for message in waiting.values():
             say(f"client {message.client} has not answered in round {message.server_round} within {deadline:g} s")
-        return sorted(answers, key=lambda answer: answer.client)
+        if kind == "task" and messages:
+            answers += self._come(self._late)
+            first = messages[0].server_round - LATEST
+            self._late = {name: task for name, task in (self._late | waiting).items() if task.server_round > first}
+        return sorted(answers, key=lambda answer: (answer.client, answer.server_round))
 
     def agree(self) -> Terms:
         """Fix features and shape as most clients have them, and refuse the others; the terms then.
@@ -125,6 +128,16 @@ class GridEngine(Engine):
             if profile != (features, shape):
                 self._refuse(self._nodes[client], f"client {client} has other inputs, {profile}")
         return self.terms
+
+    def _come(self, waiting: dict[str, Message]) -> list[Message]:
+        """The answers that are there; whoever has answered is no longer waited for."""
+        answers = []
+        for name, message in list(waiting.items()):
+            content = self._fetch(name)
+            if content is not None:
+                del waiting[name]
+                answers += self._read(content, message)
+        return answers
 
     def _failed(self, who: str, error: Error) -> None:
         say(f"{who}: {(error.reason or f'error {error.code}')[:LONGEST_REASON]!r}")
