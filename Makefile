@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 export COLLEGIUM_WORDNET ?= $(CURDIR)/.cache/wordnet
 export HF_HUB_DISABLE_TELEMETRY = 1
 
-.PHONY: setup demo decoder vision test test-slow check bench fetch-text fetch-decoder fetch-vision format clean
+.PHONY: setup demo decoder vision test test-slow check bench tables fetch-text fetch-decoder fetch-vision format clean
 
 setup: $(VENV)/installed
 
@@ -51,6 +51,11 @@ check: setup
 SUITE ?= demo
 bench: setup fetch-$(SUITE)
 	$(BIN)/collegium bench $(SUITE) $(if $(filter ddome%,$(SUITE)),--jobs 2 --threads 1,--threads 2)
+
+# The tables in the README and the docs, out of the records in results/: runs nothing.
+tables: setup
+	for folder in results/*/; do $(BIN)/collegium bench $$(basename $$folder) --table --out $$folder > /dev/null || exit 1; done
+	$(BIN)/python scripts/doc_tables.py results/*/
 
 fetch-%: setup
 	sh scripts/fetch_debian.sh wordnet "$(COLLEGIUM_WORDNET)"

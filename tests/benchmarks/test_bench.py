@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from cells_here import in_process
 from collegium.benchmarks import cells as module
 from collegium.benchmarks.run_suite import run_suite, tabulate
 from collegium.benchmarks.suite import load_suite
-from collegium.benchmarks.tables import latex, markdown
+from collegium.benchmarks.tables import FILES, latex, markdown
 from collegium.cli.main import app
 from collegium.core.errors import InputError
 from collegium.flow.simulate import alone
@@ -117,7 +118,10 @@ def test_seconds_and_memory_are_those_of_the_first_variant_which_finds_nothing_d
 def test_records_have_the_fields_of_all_benchmarks(finished):
     out, results = finished
     records = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
-    fields = {"benchmark", "method", "case", "random_seed", "threads", "seconds", "peak_bytes", "metrics", "versions"}
+    fields = {
+        *("benchmark", "method", "case", "random_seed", "threads", "seconds", "peak_bytes", "metrics", "versions"),
+        *("settings", "stages", "asked", "scores"),
+    }
     assert all(set(record) == fields for record in records)
     assert len(records) == sum(len(row.seeds) for row in results.rows)
 
@@ -126,6 +130,18 @@ def test_a_finished_suite_runs_nothing_again(finished, suite_path, monkeypatch):
     out, results = finished
     monkeypatch.setattr(module, "_start", None)
     assert bench(*load_suite(str(suite_path)), out) == results
+
+
+def test_the_records_alone_make_the_same_tables_and_nothing_is_run(finished, suite_path, tmp_path, monkeypatch):
+    out, results = finished
+    shutil.copy(out / "rows.jsonl", tmp_path)
+    monkeypatch.setattr(module, "_start", None)
+    run_suite(*load_suite(str(suite_path)), tmp_path)
+    again = tabulate(*load_suite(str(suite_path)), tmp_path)
+    assert again.rows == results.rows
+    assert not again.missing
+    for name in FILES:
+        assert (tmp_path / name).read_bytes() == (out / name).read_bytes()
 
 
 def test_a_changed_setting_runs_again(finished, suite_path, monkeypatch):
@@ -141,10 +157,16 @@ def test_a_changed_setting_runs_again(finished, suite_path, monkeypatch):
     bench(suite.part([1], None), path, out)  # for the other tests
 
 
-def test_a_changed_version_runs_again(finished, suite_path, monkeypatch):
-    out, _ = finished
+def test_a_changed_version_runs_again_but_stays_in_the_table_until_then(finished, suite_path, monkeypatch):
+    out, results = finished
+    suite, path = load_suite(str(suite_path))
+    assert "collegium 0" in markdown(results)
     monkeypatch.setattr("collegium.benchmarks.kind.version", lambda package: "0")
-    assert tabulate(*load_suite(str(suite_path)), out).rows == []
+    assert tabulate(suite, path, out) == results
+    started = []
+    monkeypatch.setattr(module, "_start", lambda cell, threads: started.append(cell.name) or in_process(cell, threads))
+    run_suite(suite.part([1], ["lda"]), path, out)
+    assert started == ["seed 1, lda"]
 
 
 def test_a_reference_that_is_no_row_is_named(finished, suite_path):

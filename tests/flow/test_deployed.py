@@ -184,6 +184,16 @@ def replies_of(grid):
     return found
 
 
+def test_the_ledger_lies_with_the_client_before_anything_leaves_it_and_with_the_result(make, tmp_path):
+    grid, config = make()
+    deployed.member(grid.nodes[100][1], "1" * 32)
+    own = json.loads((tmp_path / "p0" / "ledger.json").read_bytes())
+    serve(grid, config)
+    assert own == json.loads((tmp_path / "run" / "federation.json").read_text())["ledger"]
+    assert {entry["epsilon"] for entry in own} == {"infinity"}
+    assert any(entry["what"].startswith("when a reply arrives") for entry in own)
+
+
 @pytest.mark.parametrize("name", ["../../elsewhere", "", "1" * 31, "A" * 32, "/" + "1" * 31])
 def test_a_servers_name_for_the_run_makes_no_path(make, name, tmp_path):
     grid, _ = make()

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from collegium.benchmarks.federation import Federation
-from collegium.benchmarks.kind import Kind, Summary
+from collegium.benchmarks.kind import Kind, Outcome
 from collegium.benchmarks.one_shot import OneShot
 from collegium.core.artifacts import write_file
 from collegium.core.errors import CollegiumError
@@ -46,6 +46,8 @@ class Cell:
         folder: its run folder.
         out: of the suite.
         chosen: values of the keys that were tuned; None where the choice is not yet made.
+        others: the methods beside it are rows too.
+        kept: what the suite's records say of it.
     """
 
     case: str
@@ -55,6 +57,8 @@ class Cell:
     folder: Path
     out: Path
     chosen: dict[str, Any] | None
+    others: bool = False
+    kept: Outcome | None = None
 
     @property
     def name(self) -> str:
@@ -76,11 +80,20 @@ class Cell:
         """What is left of it, in this process."""
         self.kind.run(self.recipe, self.folder, self.out)
 
-    def summary(self) -> Summary | None:
-        """Its summary; None where it is not finished with exactly these settings and these versions."""
+    def outcome(self) -> Outcome | None:
+        """What it found, from its run folder or else from the records; None where it is not finished with exactly these
+        settings. The versions may be others.
+        """
         if self.chosen is None:
             return None
-        return self.kind.summary(self.recipe, self.folder)
+        made = self.kind.outcome(self.folder, self.others)
+        found = [one for one in (made, self.kept) if one is not None and one.of(self.recipe)]
+        return max(found, key=Outcome.same_versions, default=None)
+
+    def is_finished(self) -> bool:
+        """Whether there is nothing to run: it was run with these settings and the versions that are installed."""
+        found = self.outcome()
+        return found is not None and found.same_versions()
 
 
 def run_cells(cells: list[Cell], jobs: int, threads: int | None) -> None:
@@ -96,7 +109,7 @@ def run_cells(cells: list[Cell], jobs: int, threads: int | None) -> None:
     """
     waiting: dict[Path, list[Cell]] = {}  # by the folder of their case and seed
     for cell in cells:
-        if cell.summary() is None:
+        if not cell.is_finished():
             waiting.setdefault(cell.folder.parent, []).append(cell)
     total, start = sum(len(queue) for queue in waiting.values()), time.monotonic()
     say(f"{len(cells) - total} of {len(cells)} cells are finished" if total < len(cells) else f"{total} cells")

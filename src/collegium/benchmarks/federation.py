@@ -10,13 +10,14 @@ import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from collegium.benchmarks.kind import Column, Found, Kind, Summary, same_versions
+from collegium.benchmarks.kind import Column, Found, Kind, Outcome
 from collegium.core.artifacts import canonical_json, sha256_of, write_file
 from collegium.federated.recipe import FederatedRecipe
 from collegium.flow.federate import METRICS, RESULT, federate
@@ -38,40 +39,34 @@ class Federation(Kind):
     validation: ClassVar = {"evaluation.clients": "validation"}
 
     def run(self, recipe: FederatedRecipe, folder: Path, out: Path) -> None:
-        if not _begun_with(recipe, folder):
+        begun = _begun(folder)
+        if begun is None or not begun.of(recipe) or not begun.same_versions():
             if (folder / BEGUN).is_file():
                 shutil.rmtree(folder)
             folder.mkdir(parents=True, exist_ok=True)
-            begun = {"settings": recipe.model_dump(mode="json"), "created_with": created_with()}
-            write_file(folder / BEGUN, json.dumps(begun).encode())
+            written = {"settings": recipe.model_dump(mode="json"), "created_with": created_with()}
+            write_file(folder / BEGUN, json.dumps(written).encode())
         run_stage(folder, "rounds", folder / "checkpoint", lambda: federate(recipe, folder, shared=out / "work"))
 
-    def summary(self, recipe: FederatedRecipe, folder: Path) -> Summary | None:
-        begun = _begun_with(recipe, folder)
+    def outcome(self, folder: Path, others: bool) -> Outcome | None:
+        begun = _begun(folder)
         if begun is None or not (folder / RESULT).is_file():
             return None
-        found = json.loads((folder / RESULT).read_bytes())
-        return {**found, "created_with": begun["created_with"], "stages": stage_figures(folder)}
-
-    def found(self, folder: Path, summary: Summary, others: bool) -> dict[str, Found]:
-        clients = np.array(summary["by_client"])
-        metrics: dict[str, float] = {
-            "accuracy": summary["accuracy"],
-            "worst_tenth": worst_tenth(summary["by_client"]),
-            "global_accuracy": summary["global_accuracy"],
-            "with_prior": summary["accuracy_with_prior"],
+        result = json.loads((folder / RESULT).read_bytes())
+        values = {
+            "accuracy": 100 * result["accuracy"],
+            "worst_tenth": 100 * worst_tenth(result["by_client"]),
+            "global_accuracy": 100 * result["global_accuracy"],
+            "with_prior": 100 * result["accuracy_with_prior"],
         }
-        values = {key: 100 * value for key, value in metrics.items()}
-        if len(summary["utilisation"]) > 1:
-            metrics |= {"most_used": max(summary["utilisation"]), "experts": effective_number(summary["utilisation"])}
-            values |= {"most_used": 100 * metrics["most_used"], "experts": metrics["experts"]}
-        settings = summary["settings"]
-        rounds = settings["rounds"]["rounds"]
-        sizes = {"bytes_down": summary["bytes_down"], "bytes_up": summary["bytes_up"]}
-        values |= {key: value / 1e6 for key, value in sizes.items()} | {"rounds": float(rounds)}
-        asked = [settings[key] for key in JUDGED_BY] + [settings["evaluation"]["clients"]]
-        metrics |= sizes | {"rounds": rounds}
-        return {"": Found(values, {"": clients}, sha256_of(canonical_json(asked)), metrics)}
+        if len(result["utilisation"]) > 1:
+            values["most_used"] = 100 * max(result["utilisation"])
+            values["experts"] = effective_number(result["utilisation"])
+        values |= {key: result[key] / 1e6 for key in ("bytes_down", "bytes_up")}
+        values["rounds"] = float(begun.settings["rounds"]["rounds"])
+        asked = [begun.settings[key] for key in JUDGED_BY] + [begun.settings["evaluation"]["clients"]]
+        found = Found(values, {"": np.array(result["by_client"])}, sha256_of(canonical_json(asked)))
+        return replace(begun, found={"": found}, stages=stage_figures(folder))
 
     def columns(self, keys: Sequence[str]) -> list[Column]:
         columns = [
@@ -115,11 +110,9 @@ def _by_round(lines: Sequence[dict[str, Any]], key: str) -> dict[int, Any]:
     return {line["server_round"]: line[key] for line in lines if key in line}
 
 
-def _begun_with(recipe: FederatedRecipe, folder: Path) -> Summary | None:
-    """What the run in `folder` was begun with, if these are the settings and versions of now."""
+def _begun(folder: Path) -> Outcome | None:
+    """Settings and versions with which the run in `folder` was begun."""
     try:
-        begun = json.loads((folder / BEGUN).read_bytes())
-        same = begun["settings"] == recipe.model_dump(mode="json") and same_versions(begun["created_with"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return Outcome(found={}, **json.loads((folder / BEGUN).read_bytes()), stages={})
+    except OSError:
         return None
-    return begun if same else None

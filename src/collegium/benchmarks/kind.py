@@ -6,7 +6,7 @@ know this interface alone.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 from matplotlib.figure import Figure
 
 from collegium.benchmarks.statistics import Scores
+from collegium.core.errors import RecipeError
+from collegium.core.load_recipe import parse_settings
+from collegium.core.settings import Settings
 from collegium.flow.summary import PACKAGES
-
-Summary = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,39 @@ class Found:
         values: by column of the table.
         scores: of what was judged, for paired differences.
         asked: digest of what was judged: scores of another digest are not compared.
-        metrics: for the records, as JSON.
     """
 
     values: dict[str, float]
     scores: Scores
     asked: str
-    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished cell found.
+
+    Attributes:
+        found: by method; "" is the variant itself.
+        settings: of its recipe, as JSON.
+        created_with: versions, and the number of threads.
+        stages: stage → seconds, peak_bytes.
+    """
+
+    found: dict[str, Found]
+    settings: dict[str, Any]
+    created_with: dict[str, Any]
+    stages: dict[str, dict[str, int | float]]
+
+    def of(self, recipe: Settings) -> bool:
+        """Whether this recipe was run. A key that there was not yet had the value that is now its default."""
+        try:
+            return parse_settings(self.settings, type(recipe)) == recipe
+        except RecipeError:
+            return False
+
+    def same_versions(self) -> bool:
+        """Whether it was run with the versions that are installed."""
+        return all(self.created_with[package] == version(package) for package in PACKAGES)
 
 
 @dataclass(frozen=True)
@@ -65,14 +92,8 @@ class Kind(ABC):
         """Run a cell in `folder`, or what is left of it; `out` is the suite's."""
 
     @abstractmethod
-    def summary(self, recipe: Any, folder: Path) -> Summary | None:
-        """What a cell found, with `created_with` and `stages`; None where it is not finished with exactly these
-        settings and versions.
-        """
-
-    @abstractmethod
-    def found(self, folder: Path, summary: Summary, others: bool) -> dict[str, Found]:
-        """By method; "" is the variant itself.
+    def outcome(self, folder: Path, others: bool) -> Outcome | None:
+        """What the cell of a run folder found; None where it is not finished.
 
         Args:
             others: with the methods that were run beside it.
@@ -90,8 +111,3 @@ class Kind(ABC):
             folders: variant → seed → its run folder; of finished cells.
         """
         return {}
-
-
-def same_versions(created_with: dict[str, Any]) -> bool:
-    """Whether a run was made with the versions that are installed."""
-    return all(created_with[package] == version(package) for package in PACKAGES)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from collegium.benchmarks.kind import Column, Found, Kind, Summary, same_versions
+from collegium.benchmarks.kind import Column, Found, Kind, Outcome
 from collegium.core.artifacts import read_artifact
 from collegium.core.recipe import Recipe
 from collegium.flow.compare import ANSWERS
@@ -33,34 +33,24 @@ class OneShot(Kind):
     def run(self, recipe: Recipe, folder: Path, out: Path) -> None:
         simulate(recipe, folder, folder.parent / "work")
 
-    def summary(self, recipe: Recipe, folder: Path) -> Summary | None:
+    def outcome(self, folder: Path, others: bool) -> Outcome | None:
         try:
-            found = json.loads((folder / SUMMARY).read_bytes())
-            same = found["settings"] == recipe.model_dump(mode="json") and same_versions(found["created_with"])
-        except (OSError, ValueError, KeyError, TypeError):
+            summary = json.loads((folder / SUMMARY).read_bytes())
+        except OSError:
             return None
-        return found if same else None
-
-    def found(self, folder: Path, summary: Summary, others: bool) -> dict[str, Found]:
         answers = read_answers(folder / "evaluation" / ANSWERS)
         texts = read_artifact(folder / "evaluation", verify=False).inputs["texts"]
-        by_method = {}
+        found = {}
         for method in summary["accuracy"] if others else [OURS]:
             accuracy = summary["accuracy"][method]
-            by_setting = {
-                f"{setting} {name}": accuracy[setting][name] for setting in SETTINGS for name in accuracy[setting]
+            values = {
+                f"{setting} {name}": 100 * accuracy[setting][name] for setting in SETTINGS for name in accuracy[setting]
             }
-            metrics = {key.replace(" ", ".", 1): value for key, value in by_setting.items()}
-            if method == OURS:
-                metrics["routing.sequence"] = routed = summary["routing"]["sequence"]
-                by_setting |= {} if routed is None else {"routed": routed}
-            by_method["" if method == OURS else method] = Found(
-                values={key: 100 * value for key, value in by_setting.items()},
-                scores={domain: one.union for domain, one in answers[method].items()},
-                asked=texts,
-                metrics=metrics,
-            )
-        return by_method
+            if method == OURS and (routed := summary["routing"]["sequence"]) is not None:
+                values["routed"] = 100 * routed
+            scores = {domain: one.union for domain, one in answers[method].items()}
+            found["" if method == OURS else method] = Found(values, scores, asked=texts)
+        return Outcome(found, summary["settings"], summary["created_with"], summary["stages"])
 
     def columns(self, keys: Sequence[str]) -> list[Column]:
         """Domains, their macro average, and `told`; variants may have fewer owners."""

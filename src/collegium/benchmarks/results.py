@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collegium.benchmarks.cells import Cell
-from collegium.benchmarks.kind import Found, Kind, Summary
+from collegium.benchmarks.kind import Found, Kind
+from collegium.benchmarks.records import Record, records_of
 from collegium.benchmarks.statistics import Difference, mean_std, paired_difference
 from collegium.benchmarks.suite import Suite
 from collegium.core.errors import InputError, RecipeError
@@ -42,7 +43,7 @@ class Results:
         kind: of all its cells.
         failures: name of a cell → reason.
         missing: names of cells that were not run.
-        records: one for each cell and method, as JSON.
+        records: one for each cell and method, candidates too, as JSON.
         stages: of the first variant (and case), which finds nothing done: stage → seconds, and peak memory in MB, over
             seeds.
     """
@@ -52,7 +53,7 @@ class Results:
     rows: list[Row]
     failures: dict[str, str]
     missing: list[str]
-    records: list[dict]
+    records: list[Record]
     stages: dict[str, tuple[MeanStd, MeanStd]]
 
 
@@ -69,27 +70,28 @@ def gather_results(suite: Suite, cells: Sequence[Cell], candidates: Sequence[Cel
     kind = cells[0].kind
     if any(cell.kind is not kind for cell in cells):
         raise RecipeError(f"The suite {suite.name} has recipes of federations and others; they have no common table.")
-    summaries = {cell.name: found for cell in cells if (found := cell.summary()) is not None}
+    outcomes = {cell.name: found for cell in [*candidates, *cells] if (found := cell.outcome()) is not None}
     by_method: dict[tuple[str, str], dict[int, tuple[Cell, Found]]] = {}  # case, method → seed → what it found
-    records = []
-    for cell in cells:
-        summary = summaries.get(cell.name)
-        if summary is None:
+    records: list[Record] = []
+    for cell in [*cells, *candidates]:
+        outcome = outcomes.get(cell.name)
+        if outcome is None:
             continue
-        for beside, found in kind.found(cell.folder, summary, suite.variants[cell.variant].others).items():
+        key = cell.case, cell.variant, cell.random_seed
+        records += records_of(suite.name, key, outcome, cell.chosen or {}, records[0] if records else None)
+    for cell in cells:
+        for beside, found in outcomes[cell.name].found.items() if cell.name in outcomes else ():
             name = f"{cell.variant}/{beside}" if beside else cell.variant
             by_method.setdefault((cell.case, name), {})[cell.random_seed] = cell, found
-            records.append(_record(suite, cell, name, summary, found))
     _check_reference(suite.reference, [name for _, name in by_method])
     by_reference = {case: found for (case, name), found in by_method.items() if name == suite.reference}
     rows = [_row(suite, case, name, by_seed, by_reference.get(case, {})) for (case, name), by_seed in by_method.items()]
-    failed = [cell for cell in [*candidates, *cells] if cell.name not in summaries and cell.failure.is_file()]
-    failures = {cell.name: cell.failure.read_text("utf-8") for cell in failed if cell.summary() is None}
-    missing = [cell.name for cell in cells if cell.name not in {**summaries, **failures}]
+    failed = [cell for cell in [*candidates, *cells] if cell.name not in outcomes and cell.failure.is_file()]
+    failures = {cell.name: cell.failure.read_text("utf-8") for cell in failed}
+    missing = [cell.name for cell in cells if cell.name not in {**outcomes, **failures}]
     first = next(iter(suite.variants)), cells[0].case
-    done = [cell.name for cell in cells if (cell.variant, cell.case) == first and cell.name in summaries]
-    stages = [summaries[name]["stages"] for name in done]
-    return Results(suite, kind, rows, failures, missing, records, _stages(stages))
+    done = [cell.name for cell in cells if (cell.variant, cell.case) == first and cell.name in outcomes]
+    return Results(suite, kind, rows, failures, missing, records, _stages([outcomes[name].stages for name in done]))
 
 
 def _row(
@@ -131,25 +133,4 @@ def _stages(found: Sequence[dict]) -> dict[str, tuple[MeanStd, MeanStd]]:
             mean_std([stages[stage]["peak_bytes"] / 1e6 for stages in found]),
         )
         for stage in (found[0] if found else {})
-    }
-
-
-def _record(suite: Suite, cell: Cell, name: str, summary: Summary, found: Found) -> dict:
-    stages = summary["stages"].values()
-    case = {"variant": cell.variant, "set": {**suite.settings, **suite.variants[cell.variant].settings}}
-    if suite.cases:
-        of_case = suite.cases[cell.case].settings
-        case |= {"case": cell.case, "set": {**suite.settings, **of_case, **suite.variants[cell.variant].settings}}
-    if cell.chosen:
-        case["chosen"] = cell.chosen
-    return {
-        "benchmark": suite.name,
-        "method": name,
-        "case": case,
-        "random_seed": cell.random_seed,
-        "threads": summary["created_with"]["threads"],
-        "seconds": [sum(stage["seconds"] for stage in stages)],
-        "peak_bytes": max(stage["peak_bytes"] for stage in stages),
-        "metrics": found.metrics,
-        "versions": summary["created_with"],
     }

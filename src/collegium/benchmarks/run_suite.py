@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from collegium.benchmarks.cells import Cell, run_cells
+from collegium.benchmarks.records import read_records
 from collegium.benchmarks.results import Results, gather_results
 from collegium.benchmarks.suite import Suite, cell_recipe
-from collegium.benchmarks.tables import write_tables
+from collegium.benchmarks.tables import RECORDS, write_tables
 from collegium.benchmarks.tuning import best, candidates
 from collegium.reports.federated_curves import save_figure
 
@@ -55,7 +56,7 @@ def _draw(results: Results, cells: list[Cell], folder: Path) -> None:
     by_case: dict[str, dict[str, dict[int, Path]]] = {}
     finished = {(row.case, row.method, seed) for row in results.rows for seed in row.seeds}
     for cell in cells:
-        if (cell.case, cell.variant, cell.random_seed) in finished:
+        if (cell.case, cell.variant, cell.random_seed) in finished and cell.folder.is_dir():
             by_case.setdefault(cell.case, {}).setdefault(cell.variant, {})[cell.random_seed] = cell.folder
     for case, folders in by_case.items():
         for name, figure in results.kind.figures(case or results.suite.name, folders).items():
@@ -73,7 +74,8 @@ class _Plan:
         self.suite, self.path, self.out, self.overrides = suite, path, out, overrides
         self.places = [(case, variant) for variant in suite.variants for case in suite.case_names(variant)]
         self.places.sort(key=lambda place: list(suite.cases or [""]).index(place[0]))  # a case after the other
-        made = {place: candidates(suite, path, out, overrides, *place) for place in self.places}
+        self.kept = read_records(out / RECORDS)
+        made = {place: candidates(suite, path, out, overrides, *place, self.kept) for place in self.places}
         self.choices = {place: cells for place, cells in made.items() if cells and suite.seeds_of(place[1])}
 
     def candidates(self) -> list[Cell]:
@@ -93,4 +95,14 @@ class _Plan:
         offered = self.choices.get((case, variant))
         chosen = best(offered) if offered else {}
         recipe = cell_recipe(self.suite, self.path, variant, seed, self.overrides, case, chosen)
-        return Cell(case, variant, seed, recipe, self.out / case / f"seed-{seed}" / variant, self.out, chosen)
+        return Cell(
+            case,
+            variant,
+            seed,
+            recipe,
+            self.out / case / f"seed-{seed}" / variant,
+            self.out,
+            chosen,
+            self.suite.variants[variant].others,
+            self.kept.get((case, variant, seed)),
+        )

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, model_validator
@@ -47,7 +47,6 @@ class Case(Settings):
 class Suite(Settings):
     """Content of a suite file."""
 
-    page: ClassVar[str] = "docs/suites.md"
     name: Name
     recipe: Path = Field(description="recipe of all variants, beside the suite")
     seeds: list[int] = Field(min_length=1, description="random seeds")

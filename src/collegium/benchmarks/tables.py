@@ -9,11 +9,13 @@ from collegium.benchmarks.kind import Column
 from collegium.benchmarks.results import Results, Row
 from collegium.benchmarks.statistics import LEVEL
 from collegium.core.artifacts import write_file
+from collegium.flow.summary import PACKAGES
 
 LATEX_SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {"±": "$\\pm$", "−": "$-$"}
 
 MOST_NAMED = 20  # cells that were not run
-FILES = ("table.md", "table.tex", "table.csv", "rows.jsonl")
+RECORDS = "rows.jsonl"
+FILES = ("table.md", "table.tex", "table.csv", RECORDS)
 
 
 def write_tables(results: Results, folder: Path) -> None:
@@ -137,8 +139,14 @@ def _legend(results: Results) -> str:
     return (
         f"Suite {suite.name}, seeds {', '.join(map(str, suite.seeds))}: mean ± std over seeds; the difference to "
         f"{suite.reference} in points with a {LEVEL:.0%} interval of a paired bootstrap over seeds and "
-        f"{results.kind.unit}.{tuned}"
+        f"{results.kind.unit}.{tuned} Run with {_versions(results)}."
     )
+
+
+def _versions(results: Results) -> str:
+    """As `torch 2.13.0`; several of a package where cells were run with several."""
+    found = {name: sorted({record["versions"][name] for record in results.records}) for name in PACKAGES}
+    return ", ".join(f"{name} {' and '.join(versions)}" for name, versions in found.items()) or "nothing"
 
 
 def _escaped(text: str) -> str:

@@ -11,12 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from collegium.benchmarks.cells import KINDS, Cell
+from collegium.benchmarks.kind import Outcome
+from collegium.benchmarks.records import Key
 from collegium.benchmarks.suite import Suite, cell_recipe
 
 FOLDER = "choices"
 
 
-def candidates(suite: Suite, path: Path, out: Path, overrides: list[str], case: str, variant: str) -> list[Cell]:
+def candidates(
+    suite: Suite,
+    path: Path,
+    out: Path,
+    overrides: list[str],
+    case: str,
+    variant: str,
+    kept: Mapping[Key, Outcome] | None = None,
+) -> list[Cell]:
     """The cells of a variant among which it chooses; none where it has nothing to choose."""
     keys = [key for key in suite.tune if not _has(suite.variants[variant].settings, key)]
     if not keys:
@@ -29,7 +39,8 @@ def candidates(suite: Suite, path: Path, out: Path, overrides: list[str], case: 
         chosen = dict(zip(keys, values, strict=True))
         recipe = cell_recipe(suite, path, variant, seed, judged, case, chosen)
         name = "@".join([variant, *(f"{key}={value}" for key, value in chosen.items())]).replace("/", "-")
-        cells.append(Cell(case, name, seed, recipe, out / case / FOLDER / f"seed-{seed}" / name, out, chosen))
+        folder = out / case / FOLDER / f"seed-{seed}" / name
+        cells.append(Cell(case, name, seed, recipe, folder, out, chosen, kept=(kept or {}).get((case, name, seed))))
     return cells
 
 
@@ -40,9 +51,9 @@ def best(cells: list[Cell]) -> dict[str, Any] | None:
     """
     scores = []
     for cell in cells:
-        summary = cell.summary()
-        if summary is not None:
-            scores.append((cell.kind.found(cell.folder, summary, False)[""].values[cell.kind.judged], cell))
+        outcome = cell.outcome()
+        if outcome is not None:
+            scores.append((outcome.found[""].values[cell.kind.judged], cell))
         elif not cell.failure.is_file():
             return None
     return max(scores, key=lambda one: one[0])[1].chosen if scores else None

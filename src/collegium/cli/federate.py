@@ -22,6 +22,7 @@ def federate(
     quiet: Quiet = False,
 ) -> None:
     """Federated rounds on one machine with made-up clients; killed runs go on after their last round."""
+    from collegium.cli.ledger import print_ledger
     from collegium.core.load_recipe import load_recipe
     from collegium.federated.recipe import FederatedRecipe
     from collegium.flow.federate import federate as run
@@ -40,4 +41,5 @@ def federate(
     )
     shares = ", ".join(f"{share:.2f}" for share in found["utilisation"])
     console.print(f"use of the experts: {shares}", markup=False, highlight=False)
-    console.print(f"result: {path}", markup=False, highlight=False, soft_wrap=True)
+    print_ledger(found["ledger"], console)
+    console.print(f"\nresult: {path}", markup=False, highlight=False, soft_wrap=True)

@@ -16,7 +16,6 @@ AGREED = {"project", "classes", "common_expert", "inputs", "max_clients", "algor
 class DeployedRecipe(Settings):
     """Every side has its own copy of the file; a client whose copy differs in what must be agreed takes no part."""
 
-    page: ClassVar[str] = "docs/federated.md"
     project: Name = "federation"
     classes: Annotated[list[Label], Field(min_length=2)] = Field(
         description="names of all classes: the server has no data to find them in"

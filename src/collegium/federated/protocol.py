@@ -18,6 +18,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32, Int64, Shaped
 
+from collegium.privacy.federated_ledger import trained_arrays
+from collegium.privacy.ledger import Release
+
 Arrays = dict[str, Shaped[np.ndarray, "..."]]  # name → array
 Scalars = dict[str, int | float | str | bool]
 
@@ -129,6 +132,10 @@ class Algorithm(ABC):
         Args:
             local_state: of the client, for personalised methods; None = an unseen client.
         """
+
+    def releases(self) -> list[Release]:
+        """What a client's messages hold, and what that may tell of its data; the ledger's lines."""
+        return [trained_arrays("the model")]
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

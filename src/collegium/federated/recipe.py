@@ -1,6 +1,6 @@
 """A recipe of federated rounds, simulated on one machine: data, clients, common expert, algorithm."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -28,7 +28,6 @@ class EvaluationSettings(Settings):
 class FederatedRecipe(Settings):
     """Everything that a simulated federation depends on."""
 
-    page: ClassVar[str] = "docs/federated.md"
     project: Name = "federation"
     data: DataSource = Field(description="catalogue name, file, folder or hub name; all of it is shared out")
     columns: Columns = Columns()

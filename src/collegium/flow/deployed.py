@@ -29,9 +29,13 @@ from collegium.federated.flower.server_app import make_server_app
 from collegium.federated.make_algorithm import make_algorithm
 from collegium.federated.rounds import RoundReport, run_rounds
 from collegium.flow.client_examples import client_examples, read_examples
+from collegium.flow.collapse import CollapseAlarm
 from collegium.flow.round_metrics import RoundMetrics
+from collegium.privacy.federated_ledger import federated_ledger
+from collegium.privacy.ledger import ledger_json
 
 EXPERIMENT, METRICS, MODEL, RESULT = "experiment", "metrics.jsonl", "model", "federation.json"
+LEDGER = "ledger.json"  # in the client's folder, before anything leaves it
 EXPERIMENT_NAME = re.compile(r"[0-9a-f]{32}")
 
 
@@ -64,11 +68,12 @@ def serve(grid: Any, config: Mapping[str, object]) -> None:
     )
     algorithm = make_algorithm(model.world(), recipe.algorithm)
     test = None if recipe.test is None else read_examples(recipe, recipe.test)
-    metrics = RoundMetrics(folder / METRICS)
+    metrics, collapse = RoundMetrics(folder / METRICS), CollapseAlarm(algorithm)
 
     def after(report: RoundReport) -> None:
         due = report.server_round == rounds.rounds or report.server_round % recipe.judge_every == 0
         found = judge(algorithm, [test]) if test is not None and due else {}
+        collapse.look(report.server_round, found.get("utilisation"))
         metrics.add({**vars(report), **found})
         say(f"round {report.server_round} of {rounds.rounds}: {report.answered} of {report.asked} clients answered")
 
@@ -83,6 +88,7 @@ def serve(grid: Any, config: Mapping[str, object]) -> None:
         "accuracy": next((line["accuracy"] for line in reversed(lines) if "accuracy" in line), None),
         "bytes_down": sum(line["bytes_down"] for line in lines),
         "bytes_up": sum(line["bytes_up"] for line in lines),
+        "ledger": [entry.model_dump(mode="json") for entry in federated_ledger(algorithm.releases())],
         "settings": recipe.model_dump(mode="json"),
     }
     write_file(folder / RESULT, json.dumps(result, indent=1).encode())
@@ -110,7 +116,9 @@ def member(node: Mapping[str, object], experiment: str) -> Member:
     shape = data.inputs.shape[1:]
     world = World(data.features.shape[1], shape, len(recipe.classes), recipe.max_clients, recipe.random_seed)
     states = ClientStates(folder / "states" / experiment)
-    side = ClientSide(make_algorithm(world, recipe.algorithm), lambda _: data, states)
+    algorithm = make_algorithm(world, recipe.algorithm)
+    write_file(folder / LEDGER, ledger_json(federated_ledger(algorithm.releases())))
+    side = ClientSide(algorithm, lambda _: data, states)
     return Member(settings.client, world.features, shape, recipe.agreed, side.answer)
 
 

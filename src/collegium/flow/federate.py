@@ -30,6 +30,7 @@ from collegium.federated.make_algorithm import make_algorithm
 from collegium.federated.protocol import Algorithm, ClientData
 from collegium.federated.recipe import FederatedRecipe
 from collegium.federated.rounds import RoundReport, run_rounds
+from collegium.flow.collapse import CollapseAlarm
 from collegium.flow.engines import ENGINES, FEATURES_FOLDER
 from collegium.flow.event_files import event_files
 from collegium.flow.federation import FEATURES, Federation
@@ -37,6 +38,7 @@ from collegium.flow.round_metrics import RoundMetrics
 from collegium.models import efficientnet
 from collegium.models.encoder import embed_texts
 from collegium.models.seed_model import load_seed_model
+from collegium.privacy.federated_ledger import federated_ledger
 
 METRICS, RESULT = "metrics.jsonl", "federation.json"
 
@@ -55,15 +57,14 @@ def federate(recipe: FederatedRecipe, folder: Path, engine: str = "in-process", 
     folder.mkdir(parents=True, exist_ok=True)
     federation = gather_clients(recipe, folder, shared)
     server = make_algorithm(federation.world(recipe.random_seed), recipe.algorithm)
-    lines, collapse = RoundMetrics(folder / METRICS), _Collapse()
+    lines, collapse = RoundMetrics(folder / METRICS), CollapseAlarm(server)
     seen: dict[str, Any] = {}  # by the last evaluation
 
     def after(report: RoundReport) -> str:
         last = report.server_round == recipe.rounds.rounds
         due = last or report.server_round % recipe.evaluation.every == 0
         found = judge(server, map(federation.of, federation.judges)) if due else {}
-        if isinstance(server, Ddome):
-            collapse.look(server, report.server_round)
+        collapse.look(report.server_round, found.get("utilisation"))
         line = {**vars(report), **found}
         lines.add(line)
         record(line)
@@ -100,6 +101,7 @@ def federate(recipe: FederatedRecipe, folder: Path, engine: str = "in-process", 
             "judging": len(federation.judges),
             **describe_partition(federation.rows, federation.data.labels),
         },
+        "ledger": [entry.model_dump(mode="json") for entry in federated_ledger(server.releases())],
         "settings": recipe.model_dump(mode="json"),
     }
     write_file(folder / RESULT, json.dumps(result, indent=1).encode())
@@ -143,21 +145,6 @@ def judge(algorithm: Algorithm, clients: Iterable[ClientData]) -> dict[str, Any]
         "by_client": right,
         "utilisation": np.mean(use, axis=0).tolist(),
     }
-
-
-class _Collapse:
-    """Says that a gate has collapsed when it begins, and once more if it ends."""
-
-    def __init__(self):
-        self.expert: int | None = None
-
-    def look(self, algorithm: Ddome, server_round: int) -> None:
-        expert = algorithm.collapsed_to()
-        if expert is not None and self.expert is None:
-            say(f"round {server_round}: nine of ten clients want expert {expert}; the gate has collapsed")
-        if expert is None and self.expert is not None:
-            say(f"round {server_round}: clients want different experts again")
-        self.expert = expert
 
 
 def _progress(report: RoundReport, last: Mapping[str, Any]) -> str:

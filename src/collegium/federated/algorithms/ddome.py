@@ -46,6 +46,8 @@ from collegium.federated.protocol import (
     require_like,
     sorted_results,
 )
+from collegium.privacy.federated_ledger import federated_release, trained_arrays
+from collegium.privacy.ledger import Release
 
 
 class DdomeSettings(Settings):
@@ -119,10 +121,14 @@ class Ddome(Algorithm):
         self.chosen = [0 for _ in each]  # by how many clients of the last round, as first choice
 
     def ask(self, server_round: int, clients: Sequence[int]) -> list[Message]:
-        """The gate: which experts does a client want? Nothing is asked while all experts are one model."""
+        """The gate: which experts does a client want? Nobody is asked where that makes no difference: while all experts
+        are one model, and where a client gets all of them.
+        """
         if self._warming(server_round):
             return []
         self._elect(clients, server_round)
+        if self._sends_all:
+            return []
         return [Message(client, server_round, prefixed(self.gate, "gate")) for client in clients]
 
     def answer(self, question: Message, data: ClientData) -> Message:
@@ -148,10 +154,13 @@ class Ddome(Algorithm):
             return [Message(client, server_round, dict(first), {"anchor_of": -1}) for client in clients]
         tasks = []
         for client in clients:
-            if client not in answers:
+            if client in answers:
+                wanted = [int(index) for index in answers[client].arrays["wanted"]]
+                self.chosen[wanted[0]] += 1
+            elif self._sends_all:
+                wanted = list(range(self.settings.num_experts))
+            else:
                 continue
-            wanted = [int(index) for index in answers[client].arrays["wanted"]]
-            self.chosen[wanted[0]] += 1
             own = self.anchors.index(client) if client in self.anchors else -1
             held = self._held(wanted, own)
             experts = {name: array for index in held for name, array in self._named(index).items()}
@@ -216,13 +225,25 @@ class Ddome(Algorithm):
         return (counts / len(data)).numpy()
 
     def collapsed_to(self) -> int | None:
-        """The expert that nine of ten clients of the last round wanted first; None where the choice is spread.
+        """The expert that nine of ten clients of the last round wanted first; None where the choice is spread, or where
+        nobody was asked.
 
         A gate on features that do not tell the classes apart sends everybody to one expert (METHODS §2).
         """
         total = sum(self.chosen)
         most = max(range(len(self.chosen)), key=lambda index: self.chosen[index])
         return most if total >= 5 and self.chosen[most] >= 0.9 * total else None
+
+    def releases(self) -> list[Release]:
+        networks = "gate, experts, common head" if self.settings.variant == "improved" else "gate, experts"
+        size, of = self.settings.experts_per_client, self.settings.num_experts
+        choice = federated_release(
+            f"which {size} of {of} experts it wants, best first",
+            "the gate's mean probabilities on the client's examples; one example may turn the order",
+            "roughly which classes the client has, since experts specialise, and who else has them. Probabilities and "
+            "scores are not sent",
+        )
+        return [trained_arrays(networks), *([] if self._sends_all else [choice])]
 
     def state_dict(self) -> dict[str, Any]:
         experts = {name: array for index in range(len(self.experts)) for name, array in self._named(index).items()}
@@ -299,6 +320,10 @@ class Ddome(Algorithm):
                 self.missed[index] += 1
                 if self.missed[index] >= self.settings.anchor_patience:
                     self.anchors[index] = None
+
+    @property
+    def _sends_all(self) -> bool:
+        return self.settings.experts_per_client == self.settings.num_experts
 
     def _warming(self, server_round: int) -> bool:
         return self.settings.start == "warm" and server_round <= self.settings.warm_rounds

@@ -26,6 +26,8 @@ from collegium.federated.algorithms.one_model import OneModel, OneModelSettings,
 from collegium.federated.local_training import Batch
 from collegium.federated.networks import build_body, read_by
 from collegium.federated.protocol import Arrays
+from collegium.privacy.federated_ledger import federated_release
+from collegium.privacy.ledger import Release
 
 
 class FedAdgSettings(OneModelSettings):
@@ -63,6 +65,14 @@ class FedAdg(OneModel):
 
     def start(self) -> Arrays:
         return self.networks.started(stream_seed(self.world.random_seed, "network", "fedadg"))
+
+    def releases(self) -> list[Release]:
+        imitating = federated_release(
+            "trained arrays: generator and discriminator",
+            "features of the client's examples, by class",
+            "what the features of each of the client's classes look like: the generator learns to imitate them",
+        )
+        return [*super().releases(), imitating]
 
     def loss(self, module: nn.Module, start: Arrays) -> Callable[[Batch], Tensor]:
         assert isinstance(module, _Adversarial)

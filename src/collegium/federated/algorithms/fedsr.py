@@ -22,6 +22,8 @@ from collegium.federated.algorithms.one_model import OneModel, OneModelSettings,
 from collegium.federated.local_training import Batch
 from collegium.federated.networks import build_body, read_by
 from collegium.federated.protocol import Arrays
+from collegium.privacy.federated_ledger import federated_release
+from collegium.privacy.ledger import Release
 
 SMALLEST = 1e-3  # of a standard deviation
 
@@ -67,6 +69,14 @@ class FedSr(OneModel):
 
     def start(self) -> Arrays:
         return self.networks.started(stream_seed(self.world.random_seed, "network", "fedsr"))
+
+    def releases(self) -> list[Release]:
+        of_classes = federated_release(
+            "trained arrays: mean and deviation of each class's representation",
+            "the representations of the client's examples, by class",
+            "which classes the client has: those of others do not move; and where their mean is",
+        )
+        return [*super().releases(), of_classes]
 
     def loss(self, module: nn.Module, start: Arrays) -> Callable[[Batch], Tensor]:
         assert isinstance(module, _Probabilistic)

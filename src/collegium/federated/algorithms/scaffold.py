@@ -35,6 +35,8 @@ from collegium.federated.protocol import (
     weighted_mean,
     weights_of,
 )
+from collegium.privacy.federated_ledger import federated_release, trained_arrays
+from collegium.privacy.ledger import Release
 
 
 class ScaffoldSettings(OneModelSettings):
@@ -100,6 +102,17 @@ class Scaffold(Algorithm):
 
     def predict(self, data: ClientData, local_state: Arrays | None = None) -> Float32[np.ndarray, "examples classes"]:
         return log_probabilities(self.networks.filled(self.model), self.settings.network, data)
+
+    def releases(self) -> list[Release]:
+        return [
+            trained_arrays("the model"),
+            federated_release(
+                "change of the control variate",
+                "the client's examples: its mean gradient in a round",
+                "the mean gradient of the client's examples, from which single ones may be found where they are few. "
+                "Beside the model it tells the number of steps exactly, so that of the examples to within a batch",
+            ),
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         return {"arrays": {**prefixed(self.model, "model"), **prefixed(self.control, "control")}, "values": {}}
