@@ -13,7 +13,8 @@ from collegium.benchmarks.suite import load_suite
 from collegium.cli.settings_page import settings_page
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "results" / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+NAMED = ("README.md", "results/README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PAGES = [*(ROOT / name for name in NAMED), *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def test_the_settings_page_is_up_to_date() -> None:

@@ -67,16 +67,32 @@ def _apply(values: dict, override: str) -> None:
 
 
 def _describe(fault: Any, model: type[BaseModel]) -> str:
-    path = ".".join(str(part) for part in fault["loc"]) or "(recipe)"
+    path, choice = _place(fault["loc"], model)
     message = fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(str(fault["loc"][-1]), _keys(model), n=1)
+        key, known = str(fault["loc"][-1]), _keys(model)
+        close = difflib.get_close_matches(key, known - {key}, n=1)
+        if choice and key in known:
+            return f"{path}: {choice} has no such key"
         return f"{path}: unknown key" + (f"; did you mean {close[0]}?" if close else "")
+    if fault["type"] == "union_tag_invalid":
+        return f"{path}.name: {fault['ctx']['tag']} is none of {fault['ctx']['expected_tags'].replace(chr(39), '')}"
+    if fault["type"] == "union_tag_not_found":
+        return f"{path}.name: this key is required"
     if fault["type"] == "missing":
         return f"{path}: this key is required"
     if isinstance(fault["input"], dict):  # a fault of several keys names them itself, and a whole recipe says nothing
         return f"{path}: {message}" if fault["loc"] else message
     return f"{path}: {message} (got {fault['input']!r})"
+
+
+def _place(loc: tuple[str | int, ...], model: type[BaseModel]) -> tuple[str, str]:
+    """(dotted key, `name: x` of the one among several settings that it belongs to, or "")."""
+    parts, choice = [str(part) for part in loc], ""
+    field = model.model_fields.get(parts[0]) if parts else None
+    if field is not None and field.discriminator is not None and len(parts) > 1:
+        choice = f"{field.discriminator}: {parts.pop(1)}"
+    return ".".join(parts) or "(recipe)", choice
 
 
 def _keys(model: type[BaseModel]) -> set[str]:
