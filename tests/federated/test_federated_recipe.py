@@ -1,5 +1,7 @@
 """Faults of a federation's recipe are named by keys that a user can set."""
 
+import copy
+
 import pytest
 
 from collegium.core.errors import RecipeError
@@ -29,5 +31,5 @@ RECIPE = {
 )
 def test_a_fault_is_named_by_the_key_of_the_recipe(override, message):
     with pytest.raises(RecipeError) as found:
-        parse_settings({**RECIPE, "algorithm": dict(RECIPE["algorithm"])}, FederatedRecipe, [override])
+        parse_settings(copy.deepcopy(RECIPE), FederatedRecipe, [override])
     assert f"\n    {message}" in str(found.value)

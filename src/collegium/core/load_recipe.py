@@ -68,22 +68,23 @@ def _apply(values: dict, override: str) -> None:
 
 def _describe(fault: Any, model: type[BaseModel]) -> str:
     path, choice = _place(fault["loc"], model)
-    message = fault["msg"].removeprefix("Value error, ")
-    if fault["type"] == "extra_forbidden":
-        key, known = str(fault["loc"][-1]), _keys(model)
-        close = difflib.get_close_matches(key, known - {key}, n=1)
-        if choice and key in known:
-            return f"{path}: {choice} has no such key"
-        return f"{path}: unknown key" + (f"; did you mean {close[0]}?" if close else "")
-    if fault["type"] == "union_tag_invalid":
+    kind, message = fault["type"], fault["msg"].removeprefix("Value error, ")
+    if kind == "extra_forbidden":
+        return f"{path}: {_unknown(str(fault['loc'][-1]), choice, _keys(model))}"
+    if kind in ("missing", "union_tag_not_found"):
+        return f"{path}{'' if kind == 'missing' else '.name'}: this key is required"
+    if kind == "union_tag_invalid":
         return f"{path}.name: {fault['ctx']['tag']} is none of {fault['ctx']['expected_tags'].replace(chr(39), '')}"
-    if fault["type"] == "union_tag_not_found":
-        return f"{path}.name: this key is required"
-    if fault["type"] == "missing":
-        return f"{path}: this key is required"
     if isinstance(fault["input"], dict):  # a fault of several keys names them itself, and a whole recipe says nothing
         return f"{path}: {message}" if fault["loc"] else message
     return f"{path}: {message} (got {fault['input']!r})"
+
+
+def _unknown(key: str, choice: str, known: set[str]) -> str:
+    if choice and key in known:
+        return f"{choice} has no such key"
+    close = difflib.get_close_matches(key, known - {key}, n=1)
+    return "unknown key" + (f"; did you mean {close[0]}?" if close else "")
 
 
 def _place(loc: tuple[str | int, ...], model: type[BaseModel]) -> tuple[str, str]:
