@@ -77,7 +77,11 @@ fetch-vision: setup
 	test -f .cache/vision-seed/config.json || \
 	  $(BIN)/python benchmarks/pretrain_vision_seed.py --out .cache/vision-seed --probe --threads 2
 
-fetch-ddome fetch-ddome-ablations fetch-ddome-pictures: setup
+fetch-ddome-ablations: fetch-ddome fetch-vision
+	for steps in 0 60; do test -f .cache/vision-seed-$$steps/config.json || $(BIN)/python benchmarks/pretrain_vision_seed.py \
+	  --out .cache/vision-seed-$$steps --steps $$steps --threads 2 || exit 1; done
+
+fetch-ddome fetch-ddome-pictures: setup
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[federated]'
 	sh scripts/fetch_debian.sh sections .cache/debian-sections
 	sh scripts/fetch_debian.sh fashion-mnist .cache/fashion-mnist

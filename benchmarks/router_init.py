@@ -2,6 +2,7 @@
 
     python benchmarks/router_init.py            two pools, three seeds, three layers (about 7 minutes on 2 cores)
     python benchmarks/router_init.py --quick    one pool and seed, few texts, under 45 s
+    python benchmarks/router_init.py --recipe text --pools wordnet --layers 1 2 3 4 5       other owners and layers
 
 No expert is trained: with `decide: once` the routing depends on the seed's pass alone. Routing vectors are means over
 300 private texts and the training proxies, as an owner would release them; the share routed right is measured on the
@@ -32,8 +33,7 @@ from collegium.selection.pool import build_pool, is_held_out
 from collegium.selection.select import select_proxies
 from collegium.unify.router_init import initial_router, pool_statistics
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "demo.yaml"
-LAYERS = [1, 2, 3]
+RECIPES = Path(__file__).parents[1] / "recipes"
 FORMS = [("raw", 1.0), ("normalised", 1.0)] + [
     (form, shrinkage) for form in ("lda", "whitened") for shrinkage in (0.1, 1.0, 3.0, 10.0, 100.0)
 ]
@@ -45,16 +45,19 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--recipe", default="demo", help="in recipes/: whose owners")
+    parser.add_argument("--pools", nargs="+", default=["wordnet", "imdb"])
+    parser.add_argument("--layers", type=int, nargs="+", default=[1, 2, 3])
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     logging.disable_progress_bar()
-    recipe = load_recipe(RECIPE, Recipe)
+    recipe = load_recipe(RECIPES / f"{options.recipe}.yaml", Recipe)
     seed = load_seed_model(recipe.seed_model, recipe.max_length)
     rows = []
-    for pool_name in ["imdb"] if options.quick else ["wordnet", "imdb"]:
+    for pool_name in ["imdb"] if options.quick else options.pools:
         for random_seed in options.seeds[:1] if options.quick else options.seeds:
             start = time.perf_counter()
-            found = measure(seed, recipe, pool_name, random_seed, options.quick)
+            found = measure(seed, recipe, options.layers, pool_name, random_seed, options.quick)
             rows += [
                 {
                     "benchmark": "router_init",
@@ -75,13 +78,13 @@ def main() -> None:
 
 
 def measure(
-    seed: SeedModel, recipe: Recipe, pool_name: str, random_seed: int, quick: bool
+    seed: SeedModel, recipe: Recipe, layers: list[int], pool_name: str, random_seed: int, quick: bool
 ) -> dict[tuple[str, float, int], float]:
     """(form, shrinkage, layer) → share of validation texts routed to their own owner."""
     train, validation, size, items = (60, 40, 60, 600) if quick else (300, 150, 300, 4000)
     with tempfile.TemporaryDirectory() as folder:
         pool = build_pool(Path(folder) / "pool", PoolSettings(data=pool_name, limit=items), seed, random_seed)
-        statistics_by_layer = pool_statistics(seed, pool, LAYERS, held_out_one_in=10)
+        statistics_by_layer = pool_statistics(seed, pool, layers, held_out_one_in=10)
         vectors, texts = [], []
         for name, owner in recipe.owners.items():
             limits = Limits(train=train, validation=validation, test=1)
@@ -91,14 +94,14 @@ def measure(
             own = stream_seed(random_seed, "owner", name)
             chosen = select_proxies(pool.embeddings, pool.hashes, embeddings, settings, own).indices
             proxies = pool.texts([row for row in chosen if not is_held_out(pool.hashes[row], 10)])
-            vectors.append(routing_vectors(seed, seed.architecture, splits.train.texts + proxies, LAYERS))
-            means = np.zeros((len(splits.validation), len(LAYERS), seed.dim))
-            for rows, batch in ffn_input_means(seed, seed.architecture, splits.validation.texts, LAYERS):
+            vectors.append(routing_vectors(seed, seed.architecture, splits.train.texts + proxies, layers))
+            means = np.zeros((len(splits.validation), len(layers), seed.dim))
+            for rows, batch in ffn_input_means(seed, seed.architecture, splits.validation.texts, layers):
                 means[rows] = batch
             texts.append(means)
     found = {}
     for form, shrinkage in FORMS:
-        for index, layer in enumerate(LAYERS):
+        for index, layer in enumerate(layers):
             mine = np.stack([vector[index] for vector in vectors])
             router = initial_router(form, mine, statistics_by_layer[index], shrinkage, fallback_bias=None)
             shares = [

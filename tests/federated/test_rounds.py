@@ -12,7 +12,7 @@ from collegium.federated.algorithms.scaffold import Scaffold, ScaffoldSettings
 from collegium.federated.checkpoint import load_checkpoint
 from collegium.federated.client_state import ClientStates
 from collegium.federated.in_process import InProcess
-from collegium.federated.participation import ScheduleSettings, active_clients, sample_clients
+from collegium.federated.participation import ScheduleSettings, active_clients, failing_clients, sample_clients
 from collegium.federated.protocol import Message
 from collegium.federated.rounds import RoundSettings, run_rounds
 
@@ -276,3 +276,25 @@ def test_states_of_clients_stay_on_disk_and_a_round_may_be_asked_for_again(tmp_p
     assert len(list((tmp_path / "5").iterdir())) == 2
     states.keep(6, 1, {})
     assert not (tmp_path / "6").exists()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_rounds_go_on_where_a_share_of_the_clients_always_fails(world, make_engine, tmp_path, name):
+    settings = SETTINGS.model_copy(update={"schedule": ScheduleSettings(fails=0.25), "clients_per_round": 8})
+    asked, reports = [], []
+    engine = make_engine(ALGORITHMS[name](world))
+    exchange = engine.exchange
+
+    def watched(kind, messages, deadline):
+        if kind == "task":
+            asked.append({message.client for message in messages})
+        return exchange(kind, messages, deadline)
+
+    engine.exchange = watched
+    run_rounds(ALGORITHMS[name](world), engine, settings, "failing", 0, tmp_path, reports.append)
+    assert [(report.asked, report.answered, report.aggregated) for report in reports] == [
+        (8, 6, True)
+    ] * settings.rounds
+    assert len({frozenset(clients) for clients in asked}) > 1  # other ones fail in every round
+    assert failing_clients(range(8), 0.25, 0, 1) == failing_clients(range(8), 0.25, 0, 1)
+    assert failing_clients([], 0.25, 0, 1) == failing_clients(range(8), 0.0, 0, 1) == set()

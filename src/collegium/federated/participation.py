@@ -22,6 +22,9 @@ class ScheduleSettings(Settings):
         default=0.5, gt=0, le=1, description="share of the clients that is there at first (joining), or in a pool"
     )
     joins: float = Field(default=0.1, gt=0, le=1, description="share of the clients that joins each time")
+    fails: float = Field(
+        default=0.0, ge=0, lt=1, description="share of a round's clients that get their task and never answer"
+    )
 
 
 def active_clients(
@@ -58,3 +61,9 @@ def sample_clients(
     rest = [client for client in available if client not in chosen]
     drawn = random.choice(rest, size=min(count - places, len(rest)), replace=False).tolist() if rest else []
     return sorted({*chosen, *drawn})
+
+
+def failing_clients(clients: Sequence[int], fails: float, random_seed: int, server_round: int) -> set[int]:
+    """Those of a round's clients that will not answer, other ones in every round."""
+    random = stream(random_seed, "failing", str(server_round))
+    return set(random.choice(clients, size=round(fails * len(clients)), replace=False).tolist()) if fails else set()

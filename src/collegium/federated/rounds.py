@@ -17,7 +17,7 @@ from collegium.core.errors import RunError
 from collegium.core.progress import progress_bar, say
 from collegium.core.settings import Settings
 from collegium.federated.checkpoint import load_checkpoint, save_checkpoint
-from collegium.federated.participation import ScheduleSettings, active_clients, sample_clients
+from collegium.federated.participation import ScheduleSettings, active_clients, failing_clients, sample_clients
 from collegium.federated.protocol import Algorithm, Message
 
 LATEST = 10  # rounds after which a late result is no longer waited for
@@ -158,7 +158,9 @@ def _round(
     replies = engine.exchange("question", questions, settings.deadline) if questions else []
     answers = _valid(questions, replies, algorithm.check_answer)
     tasks = algorithm.plan(server_round, clients, {answer.client: answer for answer in answers})
-    replies = engine.exchange("task", tasks, settings.deadline) if tasks else []
+    failing = failing_clients(clients, settings.schedule.fails, random_seed, server_round)
+    sent = [task for task in tasks if task.client not in failing]
+    replies = engine.exchange("task", sent, settings.deadline) if sent else []
     received = _valid([*earlier, *tasks], replies, algorithm.check_result)
     results = [result for result in received if result.server_round == server_round]
     late = [result for result in received if result.server_round < server_round]
