@@ -13,9 +13,12 @@ from collegium.cli.main import app
 from collegium.core.errors import InputError, RecipeError
 from collegium.core.load_recipe import load_recipe, parse_settings
 from collegium.federated import rounds
+from collegium.federated.algorithms.fedavg import FedAvg, FedAvgSettings
+from collegium.federated.algorithms.one_model import World
 from collegium.federated.make_algorithm import ALGORITHMS as ALGORITHM_NAMES
+from collegium.federated.protocol import ClientData
 from collegium.federated.recipe import FederatedRecipe
-from collegium.flow.federate import METRICS, federate, gather_clients
+from collegium.flow.federate import METRICS, federate, gather_clients, judge
 from collegium.flow.round_metrics import RoundMetrics
 from tiny import DOMAINS, write_all_domains
 
@@ -92,6 +95,19 @@ def test_every_algorithm_runs_and_says_what_it_found(make, tmp_path, algorithm):
     assert found["accuracy"] == pytest.approx(np.mean(judged[-2:]))
     with_prior = [line["accuracy_with_prior"] for line in lines if "accuracy" in line]
     assert found["accuracy_with_prior"] == pytest.approx(np.mean(with_prior[-2:]))
+    with_true_prior = [line["accuracy_with_true_prior"] for line in lines if "accuracy" in line]
+    assert found["accuracy_with_true_prior"] == pytest.approx(np.mean(with_true_prior[-2:]))
+
+
+def test_the_bound_is_told_the_shares_of_the_classes_and_no_more():
+    fixed = FedAvg(World(features=3, shape=(3,), classes=3, num_clients=2, random_seed=0), FedAvgSettings())
+    fixed.predict = lambda data: data.features
+    answers = np.log(np.array([[0.5, 0.3, 0.2], [0.5, 0.1, 0.4], [0.3, 0.6, 0.1], [0.3, 0.6, 0.1]], np.float32))
+    one = ClientData(answers[:3], answers[:3], np.array([2, 2, 2]))
+    two = ClientData(answers, answers, np.array([0, 0, 0, 1]))  # 3 · 0.3 > 1 · 0.6 > 3 · 0.1: all go to class 0
+    found = judge(fixed, [one, two])
+    assert found["accuracy"] == pytest.approx((0 + 3 / 4) / 2)
+    assert found["accuracy_with_true_prior"] == pytest.approx((1 + 3 / 4) / 2)
 
 
 def bag_of_words(_model, texts):

@@ -58,6 +58,7 @@ class Federation(Kind):
             "worst_tenth": 100 * worst_tenth(result["by_client"]),
             "global_accuracy": 100 * result["global_accuracy"],
             "with_prior": 100 * result["accuracy_with_prior"],
+            "with_true_prior": 100 * result["accuracy_with_true_prior"],
         }
         if len(result["utilisation"]) > 1:
             values["most_used"] = 100 * max(result["utilisation"])
@@ -74,6 +75,7 @@ class Federation(Kind):
             Column("worst tenth", "worst_tenth"),
             Column("all examples", "global_accuracy"),
             Column("with its batch", "with_prior"),
+            Column("told its shares", "with_true_prior"),
             Column("most used expert", "most_used"),
             Column("experts in use", "experts"),
             Column("MB down", "bytes_down"),

@@ -15,6 +15,7 @@ TAGS = {  # of metrics.jsonl
     "accuracy": "unseen clients/accuracy",
     "global_accuracy": "unseen clients/accuracy on all examples",
     "accuracy_with_prior": "unseen clients/accuracy with the batch",
+    "accuracy_with_true_prior": "unseen clients/accuracy with the true class shares (bound)",
     "answered": "round/clients that answered",
     "bytes_down": "round/bytes down",
     "bytes_up": "round/bytes up",

@@ -90,6 +90,7 @@ def federate(recipe: FederatedRecipe, folder: Path, engine: str = "in-process", 
         "random_seed": recipe.random_seed,
         "accuracy": float(np.mean([line["accuracy"] for line in judged])),
         "accuracy_with_prior": float(np.mean([line["accuracy_with_prior"] for line in judged])),
+        "accuracy_with_true_prior": float(np.mean([line["accuracy_with_true_prior"] for line in judged])),
         "global_accuracy": float(np.mean([line["global_accuracy"] for line in judged])),
         "by_client": np.mean([line["by_client"] for line in judged], axis=0).tolist(),
         "utilisation": np.mean([line["utilisation"] for line in judged], axis=0).tolist(),
@@ -129,18 +130,23 @@ def judge(algorithm: Algorithm, clients: Iterable[ClientData]) -> dict[str, Any]
     client, and the use of the experts.
 
     `accuracy` answers each example as the algorithm does, `accuracy_with_prior` all of a client's together, under the
-    prior of the labels that they suggest (label_prior.py); neither looks at a label.
+    prior of the labels that they suggest (label_prior.py); neither looks at a label. `accuracy_with_true_prior` is told
+    the client's class shares: no method, but what one that reads the batch for its prior can reach at most.
     """
-    right, with_prior, use, correct = [], [], [], []
+    right, with_prior, with_true_prior, use, correct = [], [], [], [], []
     for data in clients:
         answers = algorithm.predict(data)
         correct.append(answers.argmax(axis=1) == data.labels)
         right.append(float(correct[-1].mean()))
         with_prior.append(float((with_label_prior(answers).argmax(axis=1) == data.labels).mean()))
+        shares = np.bincount(data.labels, minlength=answers.shape[1]) / len(data)
+        told = answers + np.log(np.maximum(shares, np.finfo(np.float64).tiny))
+        with_true_prior.append(float((told.argmax(axis=1) == data.labels).mean()))
         use.append(algorithm.utilisation(data) if isinstance(algorithm, Ddome) else np.ones(1))
     return {
         "accuracy": float(np.mean(right)),
         "accuracy_with_prior": float(np.mean(with_prior)),
+        "accuracy_with_true_prior": float(np.mean(with_true_prior)),
         "global_accuracy": float(np.concatenate(correct).mean()),
         "by_client": right,
         "utilisation": np.mean(use, axis=0).tolist(),
