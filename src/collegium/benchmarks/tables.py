@@ -7,7 +7,7 @@ from pathlib import Path
 
 from collegium.benchmarks.kind import Column
 from collegium.benchmarks.results import Results, Row
-from collegium.benchmarks.statistics import LEVEL
+from collegium.benchmarks.statistics import LEVEL, Difference
 from collegium.core.artifacts import write_file
 from collegium.flow.summary import PACKAGES
 
@@ -15,6 +15,7 @@ LATEX_SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {"±"
 
 MOST_NAMED = 20  # cells that were not run
 RECORDS = "rows.jsonl"
+DIFFERENCE = ("difference", "low", "high")
 FILES = ("table.md", "table.tex", "table.csv", RECORDS)
 
 
@@ -68,12 +69,13 @@ def comma_separated(results: Results) -> str:
     writer = csv.writer(text, lineterminator="\n")
     spread = [f"{key}{suffix}" for key in keys for suffix in ("", " std")]
     case = ["case"] if suite.cases else []
-    writer.writerow([*case, "method", "seeds", *spread, "difference", "low", "high", *suite.tune])
+    compared = [f"{what}{suffix}" for suffix in ("", *(f" {key}" for key in results.kind.also)) for what in DIFFERENCE]
+    writer.writerow([*case, "method", "seeds", *spread, *compared, *suite.tune])
     for row in results.rows:
         flat = [value for key in keys for value in row.values.get(key, (None, None))]
-        found = row.difference
-        difference = (None, None, None) if found is None else (100 * found.mean, 100 * found.low, 100 * found.high)
-        rounded = ["" if value is None else f"{value:.3f}" for value in (*flat, *difference)]
+        for found in (row.difference, *(row.also[key] for key in results.kind.also)):
+            flat += [None, None, None] if found is None else [100 * found.mean, 100 * found.low, 100 * found.high]
+        rounded = ["" if value is None else f"{value:.3f}" for value in flat]
         chosen = [row.chosen.get(key, "") for key in suite.tune]
         writer.writerow([*([row.case] if case else []), row.method, " ".join(map(str, row.seeds)), *rounded, *chosen])
     return text.getvalue()
@@ -90,20 +92,28 @@ def _cells(results: Results, rows: list[Row]) -> list[list[str]]:
     columns = results.kind.columns(_keys(rows))
     tuned = [key.rpartition(".")[2] for key in results.suite.tune]
     headings = [column.heading for column in columns]
-    header = [results.kind.title, *headings, f"− {results.suite.reference}", *tuned, "seeds"]
+    compared = [
+        f"− {results.suite.reference}{what}" for what in ("", *(f", {one}" for one in results.kind.also.values()))
+    ]
+    header = [results.kind.title, *headings, *compared, *tuned, "seeds"]
     return [header, *(_line(results, row, columns) for row in rows)]
 
 
 def _line(results: Results, row: Row, columns: list[Column]) -> list[str]:
-    found = row.difference
-    compared = "" if found is None else f"{100 * found.mean:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
     return [
         row.method,
         *(_mean_std(row.values.get(column.key), column.digits) for column in columns),
-        compared.replace("-", "−"),
+        *(_interval(found) for found in (row.difference, *(row.also[key] for key in results.kind.also))),
         *(str(row.chosen.get(key, "")) for key in results.suite.tune),
         str(len(row.seeds)),
     ]
+
+
+def _interval(found: Difference | None) -> str:
+    """In points, as `+4.8 [+3.0, +6.5]`."""
+    if found is None:
+        return ""
+    return f"{100 * found.mean:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]".replace("-", "−")
 
 
 def _keys(rows: list[Row]) -> list[str]:

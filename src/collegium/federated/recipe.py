@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from collegium.core.partition_settings import PartitionSettings
 from collegium.core.recipe import Columns, DataSource, Name
@@ -25,11 +25,26 @@ class EvaluationSettings(Settings):
     )
 
 
+class DomainSettings(Settings):
+    """One of several data sets."""
+
+    data: DataSource = Field(description="catalogue name, file, folder or hub name")
+    columns: Columns = Columns()
+    limit: int | None = Field(default=None, ge=1, description="most examples, drawn by random_seed; null = all")
+
+
 class FederatedRecipe(Settings):
     """Everything that a simulated federation depends on."""
 
     project: Name = "federation"
-    data: DataSource = Field(description="catalogue name, file, folder or hub name; all of it is shared out")
+    data: DataSource | None = Field(
+        default=None, description="catalogue name, file, folder or hub name; all of it is shared out"
+    )
+    domains: dict[Name, DomainSettings] | None = Field(
+        default=None,
+        description="several data sets in place of data, columns and limit: what partition.kind: by-domain shares "
+        "out. Classes of the same name are one class",
+    )
     columns: Columns = Columns()
     limit: int | None = Field(default=None, ge=1, description="most examples, drawn by random_seed; null = all")
     common_expert: str = Field(
@@ -49,3 +64,13 @@ class FederatedRecipe(Settings):
     rounds: RoundSettings = RoundSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     random_seed: int = Field(default=0, ge=0, description="partition, clients, training; same seed, same result")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "FederatedRecipe":
+        if (self.data is None) == (self.domains is None):
+            raise ValueError("give either data or domains")
+        if self.domains is None and self.partition.kind == "by-domain":
+            raise ValueError("partition.kind: by-domain shares out domains; name them in domains, in place of data")
+        if self.domains is not None and (self.columns != Columns() or self.limit is not None):
+            raise ValueError("columns and limit are of data; give each of the domains its own")
+        return self

@@ -19,7 +19,7 @@ from collegium.core.artifacts import canonical_json, finished, sha256_of, write_
 from collegium.core.errors import RecipeError
 from collegium.core.progress import draws_bars, say
 from collegium.core.random_streams import stream
-from collegium.data.examples import Examples, load_texts
+from collegium.data.examples import load_texts
 from collegium.data.images import Picture
 from collegium.data.items import Item, as_json
 from collegium.data.partition import describe_partition, partition
@@ -28,7 +28,7 @@ from collegium.federated.algorithms.ddome import Ddome
 from collegium.federated.label_prior import with_label_prior
 from collegium.federated.make_algorithm import make_algorithm
 from collegium.federated.protocol import Algorithm, ClientData
-from collegium.federated.recipe import FederatedRecipe
+from collegium.federated.recipe import DomainSettings, FederatedRecipe
 from collegium.federated.rounds import RoundReport, run_rounds
 from collegium.flow.collapse import CollapseAlarm
 from collegium.flow.engines import ENGINES, FEATURES_FOLDER
@@ -93,6 +93,7 @@ def federate(recipe: FederatedRecipe, folder: Path, engine: str = "in-process", 
         "accuracy_with_true_prior": float(np.mean([line["accuracy_with_true_prior"] for line in judged])),
         "global_accuracy": float(np.mean([line["global_accuracy"] for line in judged])),
         "by_client": np.mean([line["by_client"] for line in judged], axis=0).tolist(),
+        "by_client_with_prior": np.mean([line["by_client_with_prior"] for line in judged], axis=0).tolist(),
         "utilisation": np.mean([line["utilisation"] for line in judged], axis=0).tolist(),
         "averaged_rounds": [line["server_round"] for line in judged],
         "bytes_down": sum(line["bytes_down"] for line in rounds),
@@ -111,18 +112,33 @@ def federate(recipe: FederatedRecipe, folder: Path, engine: str = "in-process", 
 
 def gather_clients(recipe: FederatedRecipe, folder: Path, shared: Path | None = None) -> Federation:
     """Load the examples, embed them once (for all runs with the same `shared`), and share them out."""
-    examples = load_texts(recipe.data, recipe.columns, recipe.limit, recipe.random_seed)
-    if examples.labels is None:
-        raise RecipeError("The data of a federation need labels.", do="name the column in columns.label")
-    classes = examples.class_names
-    labels = np.array([classes.index(label) for label in examples.labels], dtype=np.int64)
-    features = _features(recipe, examples, folder, shared)
-    data = ClientData(features, expert_inputs(recipe.inputs, examples.texts, features), labels)
-    rows = partition(examples.labels, recipe.partition, recipe.random_seed)
+    items, names, domains = _load(recipe)
+    classes = sorted(set(names))
+    labels = np.array([classes.index(name) for name in names], dtype=np.int64)
+    features = _features(recipe, items, folder, shared)
+    data = ClientData(features, expert_inputs(recipe.inputs, items, features), labels)
+    rows = partition(names, recipe.partition, recipe.random_seed, domains)
     training, test = split_clients(len(rows), recipe.held_out_clients, recipe.random_seed)
     training, validation = _validation_clients(training.tolist(), len(test), recipe.random_seed)
     judges = test.tolist() if recipe.evaluation.clients == "test" else validation
     return Federation(data, classes, [np.asarray(own, np.int64) for own in rows], training, judges)
+
+
+def _load(recipe: FederatedRecipe) -> tuple[list[Item], list[str], list[str]]:
+    """All examples: items, names of their classes, names of their domains."""
+    items: list[Item] = []
+    labels: list[str] = []
+    domains: list[str] = []
+    given = recipe.domains or {"": DomainSettings(data=recipe.data or "", columns=recipe.columns, limit=recipe.limit)}
+    for name, one in given.items():
+        examples = load_texts(one.data, one.columns, one.limit, recipe.random_seed)
+        if examples.labels is None:
+            key = f"domains.{name}.columns.label" if name else "columns.label"
+            raise RecipeError("The data of a federation need labels.", got=name or None, do=f"name the column in {key}")
+        items += examples.texts
+        labels += examples.labels
+        domains += [name] * len(examples)
+    return items, labels, domains
 
 
 def judge(algorithm: Algorithm, clients: Iterable[ClientData]) -> dict[str, Any]:
@@ -149,6 +165,7 @@ def judge(algorithm: Algorithm, clients: Iterable[ClientData]) -> dict[str, Any]
         "accuracy_with_true_prior": float(np.mean(with_true_prior)),
         "global_accuracy": float(np.concatenate(correct).mean()),
         "by_client": right,
+        "by_client_with_prior": with_prior,
         "utilisation": np.mean(use, axis=0).tolist(),
     }
 
@@ -190,12 +207,12 @@ def expert_inputs(
 
 
 def _features(
-    recipe: FederatedRecipe, examples: Examples, folder: Path, shared: Path | None
+    recipe: FederatedRecipe, items: Sequence[Item], folder: Path, shared: Path | None
 ) -> Float32[np.ndarray, "examples dim"]:
     """What the common expert says of every example; computed once, also by runs side by side, and read from disk where
     it is needed.
     """
-    texts = sha256_of(canonical_json([as_json(item) for item in examples.texts]))
+    texts = sha256_of(canonical_json([as_json(item) for item in items]))
     inputs = {"examples": texts, "common_expert": recipe.common_expert}
     name = sha256_of(canonical_json(inputs))[:16]
     path = folder / FEATURES_FOLDER if shared is None else shared / FEATURES_FOLDER / name
@@ -203,7 +220,7 @@ def _features(
     with path.with_name(f".{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if finished(path, "features", inputs) is None:
-            found = common_features(recipe.common_expert, examples.texts)
+            found = common_features(recipe.common_expert, items)
             with writing(path, "features", inputs, {}) as building:
                 np.save(building / FEATURES, found)
     return np.load(path / FEATURES, mmap_mode="r")
