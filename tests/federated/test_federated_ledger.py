@@ -27,6 +27,7 @@ def test_every_part_of_a_message_has_a_line(world, clients, name):
     answer, result = result_of(algorithm, clients)
     lines = [entry.what for entry in federated_ledger(algorithm.releases())]
     known = {
+        "cluster": "the model of one cluster",
         "gate": "gate",
         "expert": "expert",
         "common": "common head",
@@ -38,7 +39,7 @@ def test_every_part_of_a_message_has_a_line(world, clients, name):
         "class_scale": "mean and deviation of each class",
     }
     for part in {array.replace("/", ".").split(".")[0] for array in result.arrays}:
-        assert any(known.get(part, "the model") in line for line in lines), part
+        assert any(known.get(part, "trained arrays: the ") in line for line in lines), part
     assert result.scalars == {}
     assert any("wants, best first" in line for line in lines) == (answer is not None)
     assert all(entry.epsilon == "infinity" for entry in algorithm.releases())

@@ -18,7 +18,9 @@ from collegium.federated.algorithms.one_model import World
 from collegium.federated.make_algorithm import ALGORITHMS as ALGORITHM_NAMES
 from collegium.federated.protocol import ClientData
 from collegium.federated.recipe import FederatedRecipe
-from collegium.flow.federate import METRICS, federate, gather_clients, judge
+from collegium.flow.federate import METRICS, federate
+from collegium.flow.gather_clients import gather_clients
+from collegium.flow.judging import judge
 from collegium.flow.round_metrics import RoundMetrics
 from tiny import DOMAINS, write_all_domains, write_rows
 
@@ -115,11 +117,11 @@ def test_every_algorithm_runs_and_says_what_it_found(make, tmp_path, algorithm):
 
 def test_the_bound_is_told_the_shares_of_the_classes_and_no_more():
     fixed = FedAvg(World(features=3, shape=(3,), classes=3, num_clients=2, random_seed=0), FedAvgSettings())
-    fixed.predict = lambda data: data.features
+    fixed.predict = lambda data, own: data.features
     answers = np.log(np.array([[0.5, 0.3, 0.2], [0.5, 0.1, 0.4], [0.3, 0.6, 0.1], [0.3, 0.6, 0.1]], np.float32))
     one = ClientData(answers[:3], answers[:3], np.array([2, 2, 2]))
     two = ClientData(answers, answers, np.array([0, 0, 0, 1]))  # 3 · 0.3 > 1 · 0.6 > 3 · 0.1: all go to class 0
-    found = judge(fixed, [one, two])
+    found = judge(fixed, [(one, {}), (two, {})])
     assert found["accuracy"] == pytest.approx((0 + 3 / 4) / 2)
     assert found["accuracy_with_true_prior"] == pytest.approx((1 + 3 / 4) / 2)
 
@@ -133,7 +135,7 @@ def bag_of_words(_model, texts):
 
 @pytest.mark.parametrize("name", ["fedavg", "ddome"])
 def test_rounds_teach_clients_that_never_trained(make, tmp_path, monkeypatch, name):
-    monkeypatch.setattr("collegium.flow.federate.embed_texts", bag_of_words)
+    monkeypatch.setattr("collegium.flow.common_features.embed_texts", bag_of_words)
     rounds = {"rounds": 40, "clients_per_round": 6}
     algorithm = {"name": name, "local": {"learning_rate": 0.5, "epochs": 2}}
     found = result(federate(make(algorithm=algorithm, rounds=rounds), tmp_path))
@@ -213,7 +215,7 @@ def test_without_tensorboard_nothing_is_missing(make, tmp_path, monkeypatch):
 
 def test_runs_share_features_of_the_same_examples(make, tmp_path, monkeypatch):
     federate(make(), tmp_path / "a", shared=tmp_path / "shared")
-    monkeypatch.setattr("collegium.flow.federate.embed_texts", None)
+    monkeypatch.setattr("collegium.flow.common_features.embed_texts", None)
     federate(make(algorithm={"name": "fedavg"}), tmp_path / "b", shared=tmp_path / "shared")
     assert not (tmp_path / "b" / "features").exists()
 
@@ -232,7 +234,7 @@ def test_a_collapse_is_said_when_it_begins_and_when_it_ends(make, tmp_path, monk
 
 def test_examples_are_embedded_once(make, tmp_path, monkeypatch):
     federate(make(), tmp_path)
-    monkeypatch.setattr("collegium.flow.federate.embed_texts", None)
+    monkeypatch.setattr("collegium.flow.common_features.embed_texts", None)
     gather_clients(make(random_seed=0), tmp_path)
 
 

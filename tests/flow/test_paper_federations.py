@@ -9,7 +9,7 @@ from PIL import Image
 
 from collegium.core.load_recipe import load_recipe
 from collegium.federated.recipe import FederatedRecipe
-from collegium.flow.federate import gather_clients
+from collegium.flow.gather_clients import gather_clients
 
 RECIPES = Path(__file__).parents[2] / "recipes" / "federated"
 IMAGE, STRING = datasets.Image(), datasets.Value("string")
@@ -82,8 +82,8 @@ def hub(monkeypatch):
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     monkeypatch.setattr("collegium.models.efficientnet.efficientnet_features", features)
-    monkeypatch.setattr("collegium.flow.federate.embed_texts", features)
-    monkeypatch.setattr("collegium.flow.federate.load_seed_model", lambda name: name)
+    monkeypatch.setattr("collegium.flow.common_features.embed_texts", features)
+    monkeypatch.setattr("collegium.flow.common_features.load_seed_model", lambda name: name)
 
 
 def test_every_recipe_of_the_papers_data_is_here():

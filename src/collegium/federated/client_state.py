@@ -25,6 +25,11 @@ class ClientStates:
         earlier = [number for number in self._rounds(client) if number < server_round]
         return load(self._path(client, earlier[-1]).read_bytes()) if earlier else {}
 
+    def latest(self, client: int) -> Arrays:
+        """What the client kept of its last round."""
+        rounds = self._rounds(client)
+        return self.before(client, rounds[-1] + 1) if rounds else {}
+
     def keep(self, client: int, server_round: int, state: Arrays) -> None:
         """Keep what the client has after this round; an empty state is none."""
         if not state:

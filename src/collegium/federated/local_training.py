@@ -1,6 +1,6 @@
 """A client's training: some passes of stochastic gradient descent over its own examples."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +44,7 @@ def train_locally(
     random: np.random.Generator,
     loss: Callable[[Batch], Tensor],
     adjust: Callable[[list[Tensor]], None] | None = None,
+    only: Sequence[str] | None = None,
 ) -> int:
     """Train the parameters of `module` in place; the number of steps that were taken.
 
@@ -53,8 +54,9 @@ def train_locally(
         random: draws the order of the examples.
         loss: of a batch; uses `module`.
         adjust: changes the gradients, in the order of the parameters, before the step (Scaffold).
+        only: names of the parameters that are trained; None = all.
     """
-    parameters: list[Tensor] = list(module.parameters())
+    parameters: list[Tensor] = [value for name, value in module.named_parameters() if only is None or name in only]
     momenta: list[Tensor | None] = [None for _ in parameters]
     module.train()
     steps = 0

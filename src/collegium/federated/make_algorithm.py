@@ -7,11 +7,17 @@ from pydantic import Field
 
 from collegium.federated.algorithms.average_ensemble import AverageEnsemble, AverageEnsembleSettings
 from collegium.federated.algorithms.ddome import Ddome, DdomeSettings
+from collegium.federated.algorithms.ditto import Ditto, DittoSettings
 from collegium.federated.algorithms.fedadg import FedAdg, FedAdgSettings
+from collegium.federated.algorithms.fedamp import FedAmp, FedAmpSettings
 from collegium.federated.algorithms.fedavg import FedAvg, FedAvgSettings
 from collegium.federated.algorithms.fedmix import FedMixSettings, fedmix
+from collegium.federated.algorithms.fedper import FedPer, FedPerSettings
 from collegium.federated.algorithms.fedprox import FedProx, FedProxSettings
+from collegium.federated.algorithms.fedrep import FedRep, FedRepSettings
 from collegium.federated.algorithms.fedsr import FedSr, FedSrSettings
+from collegium.federated.algorithms.ifca import Ifca, IfcaSettings
+from collegium.federated.algorithms.local_only import LocalOnly, LocalOnlySettings
 from collegium.federated.algorithms.one_model import World
 from collegium.federated.algorithms.scaffold import Scaffold, ScaffoldSettings
 from collegium.federated.protocol import Algorithm
@@ -24,7 +30,13 @@ AlgorithmSettings = Annotated[
     | FedMixSettings
     | AverageEnsembleSettings
     | FedSrSettings
-    | FedAdgSettings,
+    | FedAdgSettings
+    | LocalOnlySettings
+    | FedPerSettings
+    | FedRepSettings
+    | DittoSettings
+    | IfcaSettings
+    | FedAmpSettings,
     Field(discriminator="name"),
 ]
 
@@ -37,6 +49,12 @@ ALGORITHMS: dict[str, Callable[[World, Any], Algorithm]] = {
     "average-ensemble": AverageEnsemble,
     "fedsr": FedSr,
     "fedadg": FedAdg,
+    "local-only": LocalOnly,
+    "fedper": FedPer,
+    "fedrep": FedRep,
+    "ditto": Ditto,
+    "ifca": Ifca,
+    "fedamp": FedAmp,
 }
 
 

@@ -125,12 +125,22 @@ class Algorithm(ABC):
             failures: clients that were asked and did not answer.
         """
 
+    def personalise(self, client: int, data: ClientData, local_state: Arrays) -> Arrays:
+        """What a client makes for itself of the server's state and of its own examples, before it answers.
+
+        It stays with the client. Nothing by default: the client answers as everybody does.
+
+        Args:
+            local_state: what the client kept of its last round; empty where it took part in none.
+        """
+        return {}
+
     @abstractmethod
     def predict(self, data: ClientData, local_state: Arrays | None = None) -> Float32[np.ndarray, "examples classes"]:
         """Log-probabilities of the classes, for a client that need not have trained.
 
         Args:
-            local_state: of the client, for personalised methods; None = an unseen client.
+            local_state: what `personalise` made; None or empty = an unseen client.
         """
 
     def releases(self) -> list[Release]:

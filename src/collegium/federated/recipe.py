@@ -23,6 +23,17 @@ class EvaluationSettings(Settings):
     clients: Literal["validation", "test"] = Field(
         default="test", description="held-out clients: choices are made on validation clients, reports on test clients"
     )
+    protocol: Literal["zero-shot", "personal"] = Field(
+        default="zero-shot",
+        description="zero-shot = held-out clients are judged, as they are; personal = clients that train are, by "
+        "examples of their own that they hold back, and held-out ones as newcomers",
+    )
+    own_share: float = Field(
+        default=0.2,
+        gt=0,
+        lt=0.5,
+        description="personal: share of a client's examples that judge the report; as many judge choices",
+    )
 
 
 class DomainSettings(Settings):
@@ -59,6 +70,9 @@ class FederatedRecipe(Settings):
         gt=0,
         lt=0.5,
         description="share of the clients that are test clients; as many are validation clients",
+    )
+    concept_groups: int = Field(
+        default=1, ge=1, description="groups of clients for whom a class has different names; 1 = labels mean the same"
     )
     algorithm: AlgorithmSettings
     rounds: RoundSettings = RoundSettings()

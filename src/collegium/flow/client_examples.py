@@ -43,7 +43,7 @@ def read_examples(recipe: DeployedRecipe, data) -> ClientData:
         DataError: no labels, or a label that is none of the recipe's classes.
     """
     from collegium.data.examples import load_texts
-    from collegium.flow.federate import common_features, expert_inputs
+    from collegium.flow.common_features import common_features, expert_inputs
 
     examples = load_texts(data, recipe.columns, None, recipe.random_seed)
     if examples.labels is None:

@@ -46,8 +46,8 @@ def serve(grid: Any, config: Mapping[str, object]) -> None:
         RecipeError: the run's configuration or the recipe is wrong.
         RunError: nobody answered.
     """
-    from collegium.flow.federate import judge
     from collegium.flow.federated_model import ModelSettings, write_model
+    from collegium.flow.judging import judge
 
     settings = parse_settings(dict(config), ServerSettings, source="the run's configuration")
     recipe, folder = load_recipe(settings.recipe, DeployedRecipe), Path(settings.out)
@@ -72,7 +72,7 @@ def serve(grid: Any, config: Mapping[str, object]) -> None:
 
     def after(report: RoundReport) -> None:
         due = report.server_round == rounds.rounds or report.server_round % recipe.judge_every == 0
-        found = judge(algorithm, [test]) if test is not None and due else {}
+        found = judge(algorithm, [(test, {})]) if test is not None and due else {}
         collapse.look(report.server_round, found.get("utilisation"))
         metrics.add({**vars(report), **found})
         say(f"round {report.server_round} of {rounds.rounds}: {report.answered} of {report.asked} clients answered")

@@ -15,7 +15,7 @@ from collegium.federated.algorithms.one_model import World
 from collegium.federated.checkpoint import read_state, write_state
 from collegium.federated.make_algorithm import AlgorithmSettings, make_algorithm
 from collegium.federated.protocol import Algorithm, ClientData
-from collegium.flow.federate import common_features, expert_inputs
+from collegium.flow.common_features import common_features, expert_inputs
 
 KIND = "federated-model"
 

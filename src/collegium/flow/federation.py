@@ -23,8 +23,9 @@ class Federation:
 
     Attributes:
         data: all examples; a client has some rows of them.
-        rows: by client.
+        rows: by client; what it learns from.
         judges: clients that never train.
+        asked: by client, rows that it holds back and is judged by; None where `judges` alone are, by all of theirs.
     """
 
     data: ClientData
@@ -32,9 +33,15 @@ class Federation:
     rows: list[Int64[np.ndarray, " _"]]
     training: list[int]
     judges: list[int]
+    asked: list[Int64[np.ndarray, " _"]] | None = None
 
     def of(self, client: int) -> ClientData:
         return self.data.take(self.rows[client])
+
+    def asked_of(self, client: int) -> ClientData:
+        """What a client is judged by."""
+        assert self.asked is not None
+        return self.data.take(self.asked[client])
 
     def world(self, random_seed: int) -> World:
         """What all sides know."""

@@ -10,13 +10,13 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from collegium.federated.algorithms.one_model import OneModel, OneModelSettings, World
+from collegium.federated.algorithms.one_model import OneModel, PersonalSettings, World
 from collegium.federated.local_training import Batch
 from collegium.federated.networks import read_by
 from collegium.federated.protocol import Arrays
 
 
-class FedAvgSettings(OneModelSettings):
+class FedAvgSettings(PersonalSettings):
     """Settings of FedAvg."""
 
     name: Literal["fedavg"] = "fedavg"
@@ -25,8 +25,8 @@ class FedAvgSettings(OneModelSettings):
 class FedAvg(OneModel):
     """One model, averaged."""
 
-    def __init__(self, world: World, settings: FedAvgSettings):
-        super().__init__(world, settings.network, settings.local)
+    def __init__(self, world: World, settings: PersonalSettings):
+        super().__init__(world, settings.network, settings.local, settings.personal_epochs)
 
     def loss(self, module: nn.Module, start: Arrays) -> Callable[[Batch], Tensor]:
         return lambda batch: nn.functional.cross_entropy(module(read_by(self.network, batch)), batch.labels)

@@ -11,13 +11,13 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from collegium.federated.algorithms.one_model import OneModel, OneModelSettings, World
+from collegium.federated.algorithms.one_model import OneModel, PersonalSettings, World
 from collegium.federated.local_training import Batch
 from collegium.federated.networks import read_by
 from collegium.federated.protocol import Arrays
 
 
-class FedProxSettings(OneModelSettings):
+class FedProxSettings(PersonalSettings):
     """Settings of FedProx."""
 
     name: Literal["fedprox"] = "fedprox"
@@ -28,7 +28,7 @@ class FedProx(OneModel):
     """One model, averaged; clients stay near it."""
 
     def __init__(self, world: World, settings: FedProxSettings):
-        super().__init__(world, settings.network, settings.local)
+        super().__init__(world, settings.network, settings.local, settings.personal_epochs)
         self.proximal = settings.proximal
 
     def loss(self, module: nn.Module, start: Arrays) -> Callable[[Batch], Tensor]:

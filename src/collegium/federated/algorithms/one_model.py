@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float32
+from pydantic import Field
 from torch import Tensor, nn
 
 from collegium.core.random_streams import stream, stream_seed
@@ -70,13 +71,24 @@ class OneModelSettings(Settings):
     local: LocalSettings = LocalSettings()
 
 
+class PersonalSettings(OneModelSettings):
+    """Settings of those whose clients may tune the model for themselves."""
+
+    personal_epochs: int = Field(
+        default=0,
+        ge=0,
+        description="passes over its own examples with which a client tunes what it got for itself, before it answers; "
+        "seen in evaluation.protocol: personal",
+    )
+
+
 class OneModel(Algorithm):
     """One model for all clients; a child says what a client's loss is."""
 
     draws = False  # whether the loss draws random numbers
 
-    def __init__(self, world: World, network: NetworkSettings, local: LocalSettings):
-        self.world, self.network, self.local = world, network, local
+    def __init__(self, world: World, network: NetworkSettings, local: LocalSettings, personal_epochs: int = 0):
+        self.world, self.network, self.local, self.personal_epochs = world, network, local, personal_epochs
         self.networks = Networks(self.build)
         self.model = self.start()
 
@@ -100,14 +112,41 @@ class OneModel(Algorithm):
         return [Message(client, server_round, dict(self.model)) for client in clients]
 
     def local_update(self, task: Message, data: ClientData, local_state: Arrays) -> tuple[Message, Arrays]:
-        module = self.networks.filled(task.arrays)
-        names = ("local", str(task.client), str(task.server_round))
+        trained = self.trained(task.arrays, data, self.local, ("local", str(task.client), str(task.server_round)))
+        return Message(task.client, task.server_round, trained), {}
+
+    def trained(
+        self,
+        arrays: Arrays,
+        data: ClientData,
+        local: LocalSettings,
+        names: tuple[str, ...],
+        only: Sequence[str] | None = None,
+    ) -> Arrays:
+        """The parameters after local training.
+
+        Args:
+            names: of the random stream.
+            only: names of the parameters that are trained; None = all.
+        """
+        module = self.networks.filled(arrays)
         random = stream(self.world.random_seed, *names)
         with torch.random.fork_rng(devices=[], enabled=self.draws):
             if self.draws:
                 torch.manual_seed(stream_seed(self.world.random_seed, *names))
-            train_locally(module, data, self.local, random, self.loss(module, task.arrays))
-        return Message(task.client, task.server_round, parameters_of(module)), {}
+            train_locally(module, data, local, random, self.loss(module, arrays), only=only)
+        return parameters_of(module)
+
+    def personalise(self, client: int, data: ClientData, local_state: Arrays) -> Arrays:
+        """The model, tuned on the client's own examples."""
+        return self.tuned(self.model, client, data)
+
+    def tuned(self, arrays: Arrays, client: int, data: ClientData, only: Sequence[str] | None = None) -> Arrays:
+        """After `personal_epochs` of local training."""
+        if not self.personal_epochs:
+            return dict(arrays)
+        local = self.local.model_copy(update={"epochs": self.personal_epochs})
+        return self.trained(arrays, data, local, ("personal", str(client)), only)
 
     def aggregate(self, server_round: int, results: Sequence[Message], failures: Sequence[int]) -> None:
         """The mean of the models; numbers of examples do not leave a client, and all clients weigh alike."""
@@ -116,7 +155,7 @@ class OneModel(Algorithm):
             self.model = weighted_mean([result.arrays for result in ordered], weights_of(ordered, server_round))
 
     def predict(self, data: ClientData, local_state: Arrays | None = None) -> Float32[np.ndarray, "examples classes"]:
-        return log_probabilities(self.networks.filled(self.model), self.network, data)
+        return log_probabilities(self.networks.filled(local_state or self.model), self.network, data)
 
     def state_dict(self) -> dict[str, Any]:
         return {"arrays": dict(self.model), "values": {}}
