@@ -28,6 +28,7 @@ RECIPE = {
         ("partition.alpha=0.1", "partition: alpha: 0.1 is for kind dirichlet or quantity-skew, not for iid"),
         ("partition.kind=by-domain", "partition.kind: by-domain shares out domains; name them in domains"),
         ("domains={farm: {data: farm.jsonl}}", "give either data or domains"),
+        ("algorithm={name: fedper}", "algorithm.name: fedper needs evaluation.protocol: personal"),
         ("data=null", "give either data or domains"),
         ("rounds.round=3", "rounds.round: unknown key; did you mean rounds?"),
     ],

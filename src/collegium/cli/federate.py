@@ -30,11 +30,13 @@ def federate(
     path = run(load_recipe(recipe, FederatedRecipe, overrides), out or Path("runs") / recipe.stem, engine)
     found = json.loads(path.read_bytes())
     console = Console()
-    judging = found["clients"]["judging"]
+    personal = found["settings"]["evaluation"]["protocol"] == "personal"
+    clients = found["clients"]["training" if personal else "judging"]
+    judged = "by examples of their own" if personal else "that never trained"
     spread = f"{min(found['by_client']):.3f} to {max(found['by_client']):.3f}"
     console.print(
-        f"{found['algorithm']}: zero-shot accuracy {found['accuracy']:.3f} on {judging} clients that "
-        f"never trained ({spread}), mean of rounds {', '.join(map(str, found['averaged_rounds']))}",
+        f"{found['algorithm']}: accuracy {found['accuracy']:.3f} of {clients} clients {judged} ({spread}), "
+        f"mean of rounds {', '.join(map(str, found['averaged_rounds']))}",
         markup=False,
         highlight=False,
         soft_wrap=True,

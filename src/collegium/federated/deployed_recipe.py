@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from collegium.core.artifacts import canonical_json, sha256_of
 from collegium.core.recipe import Columns, DataSource, Label, Name
 from collegium.core.settings import Settings
-from collegium.federated.make_algorithm import AlgorithmSettings
+from collegium.federated.make_algorithm import PERSONAL_ONLY, AlgorithmSettings
 from collegium.federated.rounds import RoundSettings
 
 AGREED = {"project", "classes", "common_expert", "inputs", "max_clients", "algorithm", "random_seed"}
@@ -37,7 +37,9 @@ class DeployedRecipe(Settings):
     judge_every: int = Field(default=10, ge=1, description="rounds between two judgements on the test data")
 
     @model_validator(mode="after")
-    def _different_classes(self) -> "DeployedRecipe":
+    def _consistent(self) -> "DeployedRecipe":
+        if self.algorithm.name in PERSONAL_ONLY:
+            raise ValueError(f"algorithm.name: {self.algorithm.name} is not for real nodes yet, only for simulation")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("classes: a name stands there twice")
         return self

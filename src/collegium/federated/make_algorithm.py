@@ -58,6 +58,9 @@ ALGORITHMS: dict[str, Callable[[World, Any], Algorithm]] = {
 }
 
 
+PERSONAL_ONLY = ("local-only", "fedper", "fedrep")  # without examples of its own nobody gets an answer
+
+
 def make_algorithm(world: World, settings: AlgorithmSettings) -> Algorithm:
     """The algorithm that the settings name."""
     return ALGORITHMS[settings.name](world, settings)

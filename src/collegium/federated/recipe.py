@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from collegium.core.partition_settings import PartitionSettings
 from collegium.core.recipe import Columns, DataSource, Name
 from collegium.core.settings import Settings
-from collegium.federated.make_algorithm import AlgorithmSettings
+from collegium.federated.make_algorithm import PERSONAL_ONLY, AlgorithmSettings
 from collegium.federated.rounds import RoundSettings
 
 
@@ -80,11 +80,13 @@ class FederatedRecipe(Settings):
     random_seed: int = Field(default=0, ge=0, description="partition, clients, training; same seed, same result")
 
     @model_validator(mode="after")
-    def _one_source(self) -> "FederatedRecipe":
+    def _consistent(self) -> "FederatedRecipe":
         if (self.data is None) == (self.domains is None):
             raise ValueError("give either data or domains")
         if self.domains is None and self.partition.kind == "by-domain":
             raise ValueError("partition.kind: by-domain shares out domains; name them in domains, in place of data")
+        if self.evaluation.protocol == "zero-shot" and self.algorithm.name in PERSONAL_ONLY:
+            raise ValueError(f"algorithm.name: {self.algorithm.name} needs evaluation.protocol: personal")
         if self.domains is not None and (self.columns != Columns() or self.limit is not None):
             raise ValueError("columns and limit are of data; give each of the domains its own")
         return self

@@ -12,10 +12,11 @@ from typing import Any
 
 FOLDER = "tensorboard"
 TAGS = {  # of metrics.jsonl
-    "accuracy": "unseen clients/accuracy",
-    "global_accuracy": "unseen clients/accuracy on all examples",
-    "accuracy_with_prior": "unseen clients/accuracy with the batch",
-    "accuracy_with_true_prior": "unseen clients/accuracy with the true class shares (bound)",
+    "accuracy": "clients/accuracy",
+    "global_accuracy": "clients/accuracy on all examples",
+    "accuracy_with_prior": "clients/accuracy with the batch",
+    "accuracy_with_true_prior": "clients/accuracy with the true class shares (bound)",
+    "accuracy_of_newcomers": "clients/accuracy of newcomers",
     "answered": "round/clients that answered",
     "bytes_down": "round/bytes down",
     "bytes_up": "round/bytes up",

@@ -1,9 +1,9 @@
-"""A federation on one machine: data are shared out among made-up clients, who train in rounds; held-out clients judge.
+"""A federation on one machine: data are shared out among made-up clients, who train in rounds, and clients judge.
 
     examples → features of the common expert → partition → rounds → metrics.jsonl, federation.json
 
-Clients that judge have never trained, and their labels are used to count right answers alone (zero-shot). A killed
-run goes on after its last round.
+Clients that judge have never trained, or judge by examples that they hold back; the labels of these count right answers
+and do nothing else. A killed run goes on after its last round.
 """
 
 import json
