@@ -31,7 +31,7 @@ def test_records_hold_all_that_cells_found(tmp_path):
     )
     records = []
     for key, found in cells.items():
-        records += records_of("mine", key, found, {"rate": 0.1}, records[0] if records else None)
+        records += records_of("mine", key, found, found.settings, {"rate": 0.1}, records[0] if records else None)
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     read = read_records(path)

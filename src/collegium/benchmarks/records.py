@@ -1,7 +1,7 @@
 """A suite's records: `rows.jsonl`, a line for each cell and method, with all that its tables are made of.
 
-They are small, hold no model, no text and no digest of one, and stand for the run folders: a suite reads them beside
-these, so that tables can be made, and a suite continued, where the run folders are not.
+They are small, hold no model and no text (of the test examples one digest, of all together), and stand for the run
+folders: a suite reads them beside these, so that tables can be made, and a suite continued, where the folders are not.
 
 Settings and stages stand in the first record of a cell: of the settings all in the first line of the file, after that
 what differs from these.
@@ -22,16 +22,19 @@ Key = tuple[str, str, int]  # case, variant (of a candidate with its choice), ra
 Record = dict[str, Any]
 
 
-def records_of(suite: str, key: Key, outcome: Outcome, chosen: Mapping[str, Any], first: Record | None) -> list[Record]:
+def records_of(
+    suite: str, key: Key, outcome: Outcome, settings: Mapping[str, Any], chosen: Mapping[str, Any], first: Record | None
+) -> list[Record]:
     """A record of each method of a cell.
 
     Args:
+        settings: of the cell's recipe as they are called now; those of `outcome` may lack keys that are new.
         chosen: values of the keys that were tuned.
         first: record of the suite, None for the first itself.
     """
     case, variant, seed = key
     common = {} if first is None else first["settings"]
-    differing = {name: value for name, value in outcome.settings.items() if value != common.get(name)}
+    differing = {name: value for name, value in settings.items() if first is None or value != common[name]}
     stages = outcome.stages.values()
     return [
         {

@@ -80,7 +80,8 @@ def gather_results(suite: Suite, cells: Sequence[Cell], candidates: Sequence[Cel
         if outcome is None:
             continue
         key = cell.case, cell.variant, cell.random_seed
-        records += records_of(suite.name, key, outcome, cell.chosen or {}, records[0] if records else None)
+        settings, first = cell.recipe.model_dump(mode="json"), records[0] if records else None
+        records += records_of(suite.name, key, outcome, settings, cell.chosen or {}, first)
     for cell in cells:
         for beside, found in outcomes[cell.name].found.items() if cell.name in outcomes else ():
             name = f"{cell.variant}/{beside}" if beside else cell.variant
