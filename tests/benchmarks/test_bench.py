@@ -276,7 +276,15 @@ def test_the_command_prints_the_table_and_tells_of_failures(finished, suite_path
     assert found.exit_code == 0, found.output
     assert "| ours/soup |" in found.output
     assert str(out / "rows.jsonl") in found.output.replace("\n", "")
-    for wrong in (["--seed", "7"], ["--variant", "theirs"]):
+    found = CliRunner().invoke(app, ["bench", str(suite_path), "--out", str(out), "--table", "--reference", "lda"])
+    assert "− lda |" in found.output
+    assert "− lda |" not in (out / "table.md").read_text()
+    for wrong in (
+        ["--seed", "7"],
+        ["--variant", "theirs"],
+        ["--reference", "lda"],
+        ["--table", "--reference", "lda/soup"],
+    ):
         found = CliRunner().invoke(app, ["bench", str(suite_path), "--out", str(tmp_path), *wrong])
         assert isinstance(found.exception, InputError)
 

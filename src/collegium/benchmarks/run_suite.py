@@ -42,13 +42,21 @@ def run_suite(
 
 def tabulate(suite: Suite, path: Path, out: Path, overrides: list[str] | None = None) -> Results:
     """Gather what is finished in `out`, and write tables there, and figures where there are some."""
-    plan = _Plan(suite, path, out, overrides or [])
-    cells = plan.cells()
-    results = gather_results(suite, cells, plan.candidates())
+    results = compare(suite, path, out, overrides)
     out.mkdir(parents=True, exist_ok=True)
     write_tables(results, out)
-    _draw(results, cells, out / FIGURES)
+    _draw(results, _Plan(suite, path, out, overrides or []).cells(), out / FIGURES)
     return results
+
+
+def compare(suite: Suite, path: Path, out: Path, overrides: list[str] | None = None) -> Results:
+    """Gather what is finished in `out`, and write nothing.
+
+    Raises:
+        InputError: the suite's reference is no method of its variant.
+    """
+    plan = _Plan(suite, path, out, overrides or [])
+    return gather_results(suite, plan.cells(), plan.candidates())
 
 
 def _draw(results: Results, cells: list[Cell], folder: Path) -> None:

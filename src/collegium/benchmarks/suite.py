@@ -92,6 +92,22 @@ class Suite(Settings):
         own = self.variants[variant].seeds
         return [seed for seed in self.seeds if own is None or seed in own]
 
+    def compared_with(self, reference: str) -> "Suite":
+        """The same suite, whose rows are compared with another method.
+
+        Raises:
+            InputError: a variant that it does not have, or whose other methods are no rows.
+        """
+        variant, _, method = reference.partition("/")
+        known = [name for name, one in self.variants.items() if one.others or not method]
+        if variant not in known:
+            raise InputError(
+                f"The suite {self.name} has no such method.",
+                got=reference,
+                expected=", ".join(f"{name}/METHOD" if method else name for name in known),
+            )
+        return self.model_copy(update={"reference": reference})
+
     def part(
         self, seeds: Sequence[int] | None, variants: Sequence[str] | None, cases: Sequence[str] | None = None
     ) -> "Suite":

@@ -25,21 +25,29 @@ def bench(
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="cases and seeds side by side, a process each")] = 1,
     threads: Threads = None,
     table: Annotated[bool, typer.Option("--table", help="run nothing: the table of what is finished")] = False,
+    reference: Annotated[
+        str | None, typer.Option("--reference", help="with --table: print differences to this method; writes nothing")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="of joint-vs-sequential: smaller, in less than 45 s")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Run recipes × variants × seeds; a killed suite goes on where it stopped. Exit code 1 if a cell failed."""
     if suite == "joint-vs-sequential":
-        _joint_vs_sequential(out, quick, given=any((seeds, variants, cases, overrides, jobs > 1, table)))
+        _joint_vs_sequential(out, quick, given=any((seeds, variants, cases, overrides, jobs > 1, table, reference)))
         return
     if quick:
         raise InputError("--quick is for joint-vs-sequential.", do="run the suites quick or ddome-quick")
-    from collegium.benchmarks.run_suite import FIGURES, run_suite, tabulate
+    from collegium.benchmarks.run_suite import FIGURES, compare, run_suite, tabulate
     from collegium.benchmarks.suite import load_suite
     from collegium.benchmarks.tables import FILES, markdown
 
     found, path = load_suite(suite)
     folder = out or Path("runs") / "bench" / found.name
+    if reference is not None:
+        if not table:
+            raise InputError("--reference is for --table.", do="the suite's file names its own reference")
+        _show(markdown(compare(found.compared_with(reference), path, folder, overrides)), [])
+        return
     if not table:
         run_suite(found.part(seeds, variants, cases), path, folder, overrides, jobs, threads)
     results = tabulate(found, path, folder, overrides)
