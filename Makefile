@@ -54,7 +54,7 @@ bench: setup fetch-$(SUITE)
 
 # The tables in the README and the docs, out of the records in results/: runs nothing.
 tables: setup
-	for folder in results/*/; do $(BIN)/collegium bench $$(basename $$folder) --table --out $$folder > /dev/null || exit 1; done
+	for folder in results/*/; do test -d $$folder || continue; $(BIN)/collegium bench $$(basename $$folder) --table --out $$folder > /dev/null || exit 1; done
 	$(BIN)/python scripts/doc_tables.py results/*/
 
 fetch-%: setup

@@ -144,6 +144,15 @@ def test_the_records_alone_make_the_same_tables_and_nothing_is_run(finished, sui
         assert (tmp_path / name).read_bytes() == (out / name).read_bytes()
 
 
+def test_records_of_other_settings_are_in_no_table_and_are_not_lost(finished, suite_path, tmp_path):
+    out, results = finished
+    shutil.copy(out / "rows.jsonl", tmp_path)
+    suite, path = load_suite(str(suite_path))
+    assert tabulate(suite, path, tmp_path, ["router.shrinkage=2"]).rows == []
+    assert len((tmp_path / "rows.jsonl").read_text().splitlines()) == len(results.records)
+    assert tabulate(suite, path, tmp_path).rows == results.rows
+
+
 def test_a_changed_setting_runs_again(finished, suite_path, monkeypatch):
     out, _ = finished
     suite, path = load_suite(str(suite_path))

@@ -71,5 +71,7 @@ def test_where_nobody_is_asked_a_collapse_is_seen_in_where_examples_go(world, ca
         "round 1: nine of ten examples go to expert 1; the gate has collapsed",
         "round 4: examples go to different experts again",
     ]
+    warm = make(world, name="ddome", num_experts=3, experts_per_client=3, start="warm", warm_rounds=5)
+    CollapseAlarm(warm).look(5, [1.0, 0.0, 0.0])  # the experts are one model still
     CollapseAlarm(make(world, name="fedavg")).look(1, [1.0])
     assert capsys.readouterr().err == ""

@@ -174,6 +174,32 @@ def test_fedamp_sends_a_client_the_mean_of_models_like_its_own(world):
     np.testing.assert_allclose(tasks[9][names[0]], mean, atol=1e-6)  # of whom no model is known
 
 
+def test_fedamp_answers_a_client_by_its_own_model_and_takes_no_earlier_one_for_it(world, clients):
+    algorithm = make(world, "fedamp")
+    states, sent = play(algorithm, clients, 3)
+    own = algorithm.personalise(0, clients[0], states[0])
+    [last] = [message for message in sent if (message.client, message.server_round) == (0, 3)]
+    assert all((own[array] == last.arrays[array]).all() for array in own)
+    [early] = [message for message in sent if (message.client, message.server_round) == (0, 1)]
+    algorithm.aggregate(4, [early], [])
+    assert all((algorithm.models[0][array] == last.arrays[array]).all() for array in own)
+
+
+def test_a_model_of_ifca_that_diverged_is_nobodys_best(world, clients):
+    algorithm = make(world, "ifca", num_clusters=2)
+    algorithm.models[0] = {array: np.full_like(value, np.nan) for array, value in algorithm.models[0].items()}
+    [task] = algorithm.plan(1, [0], {})
+    result, _ = algorithm.local_update(task, clients[0], {})
+    assert all(array.startswith("cluster/1/") for array in result.arrays)
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedrep"])
+def test_a_linear_network_has_no_body_to_share(world, clients, name):
+    states, sent = play(make(world, name, network={"kind": "linear"}), clients, 2)
+    assert all(not message.arrays for message in sent)
+    assert all(states.values())
+
+
 def test_fedavg_tunes_the_final_model_on_the_clients_own_examples(world, clients):
     algorithm = make(world, "fedavg", personal_epochs=3)
     play(algorithm, clients, 2)

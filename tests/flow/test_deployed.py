@@ -221,6 +221,18 @@ def test_own_columns_need_not_be_agreed(make, tmp_path):
     assert one.agreed != parse_settings({**values, "random_seed": 1}, DeployedRecipe).agreed
 
 
+@pytest.mark.parametrize("name", ["fedper", "fedamp"])
+def test_what_needs_a_clients_own_model_is_refused(make, name):
+    grid, config = make(algorithm={"name": name})
+    with pytest.raises(RecipeError, match=f"algorithm.name: {name} is for simulation alone"):
+        serve(grid, config)
+
+
+def test_a_schedule_is_refused(make):
+    with pytest.raises(RecipeError, match="real nodes come and go by themselves"):
+        serve(*make(rounds={"rounds": 2, "schedule": {"fails": 0.3}}))
+
+
 def test_faults_are_named(make, tmp_path):
     grid, config = make()
     with pytest.raises(RecipeError, match=r"client: .*\n.*folder: this key is required"):

@@ -115,7 +115,7 @@ def test_every_algorithm_runs_and_says_what_it_found(make, tmp_path, algorithm):
     assert found["accuracy_with_true_prior"] == pytest.approx(np.mean(with_true_prior[-2:]))
 
 
-def test_the_bound_is_told_the_shares_of_the_classes_and_no_more():
+def test_what_knows_the_class_shares_is_told_these_of_the_classes_and_no_more():
     fixed = FedAvg(World(features=3, shape=(3,), classes=3, num_clients=2, random_seed=0), FedAvgSettings())
     fixed.predict = lambda data, own: data.features
     answers = np.log(np.array([[0.5, 0.3, 0.2], [0.5, 0.1, 0.4], [0.3, 0.6, 0.1], [0.3, 0.6, 0.1]], np.float32))

@@ -87,8 +87,14 @@ class Cell:
         if self.chosen is None:
             return None
         made = self.kind.outcome(self.folder, self.others)
-        found = [one for one in (made, self.kept) if one is not None and one.of(self.recipe)]
+        kept = self.kept if self.kept is not None and self.kept.has_others() == self.others else None
+        found = [one for one in (made, kept) if one is not None and one.of(self.recipe)]
         return max(found, key=Outcome.same_versions, default=None)
+
+    def has_run(self) -> bool:
+        """Whether its run folder is there, finished with these settings."""
+        made = self.kind.outcome(self.folder, self.others)
+        return made is not None and made.of(self.recipe)
 
     def is_finished(self) -> bool:
         """Whether there is nothing to run: it was run with these settings and the versions that are installed."""

@@ -1,4 +1,4 @@
-"""Cells that are federations, as of `collegium federate`; what is judged are clients that never trained.
+"""Cells that are federations, as of `collegium federate`; what is judged are clients.
 
 Features are shared by all cells, and a cell that was begun with other settings or versions begins anew:
 
@@ -18,7 +18,6 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from collegium.benchmarks.kind import Column, Found, Kind, Outcome
-from collegium.benchmarks.statistics import Scores
 from collegium.core.artifacts import canonical_json, sha256_of, write_file
 from collegium.federated.recipe import FederatedRecipe
 from collegium.flow.federate import METRICS, RESULT, federate
@@ -28,14 +27,15 @@ from collegium.flow.summary import created_with
 from collegium.reports.federated_curves import Curve, Use, accuracy_figure, use_figure
 
 BEGUN = "cell.json"
+DIGITS = 6  # of the share that a client got right: records are read by people, too
 # Keys that say who holds which examples.
-JUDGED_BY = ("data", "domains", "columns", "limit", "partition", "held_out_clients", "random_seed")
+JUDGED_BY = ("data", "domains", "columns", "limit", "partition", "held_out_clients", "concept_groups", "random_seed")
 
 
 class Federation(Kind):
     """Runs of `FederatedRecipe`."""
 
-    title = "unseen clients, %"
+    title = "clients, %"
     unit = "judging clients"
     judged = "accuracy"
     also: ClassVar = {"with_prior": "with its batch"}
@@ -43,41 +43,27 @@ class Federation(Kind):
 
     def run(self, recipe: FederatedRecipe, folder: Path, out: Path) -> None:
         begun = _begun(folder)
-        if begun is None or not begun.of(recipe) or not begun.same_versions():
+        settings = recipe.model_dump(mode="json")
+        if begun is None or begun.settings != settings or not begun.same_versions():  # or its checkpoint is of others
             if (folder / BEGUN).is_file():
                 shutil.rmtree(folder)
             folder.mkdir(parents=True, exist_ok=True)
-            written = {"settings": recipe.model_dump(mode="json"), "created_with": created_with()}
+            written = {"settings": settings, "created_with": created_with()}
             write_file(folder / BEGUN, json.dumps(written).encode())
         run_stage(folder, "rounds", folder / "checkpoint", lambda: federate(recipe, folder, shared=out / "work"))
 
     def outcome(self, folder: Path, others: bool) -> Outcome | None:
         begun = _begun(folder)
-        if begun is None or not (folder / RESULT).is_file():
+        try:
+            return None if begun is None else _outcome(begun, json.loads((folder / RESULT).read_bytes()), folder)
+        except (OSError, ValueError, KeyError, TypeError):  # not there, or of an earlier version
             return None
-        result = json.loads((folder / RESULT).read_bytes())
-        values = {
-            "accuracy": 100 * result["accuracy"],
-            "worst_tenth": 100 * worst_tenth(result["by_client"]),
-            "global_accuracy": 100 * result["global_accuracy"],
-            "with_prior": 100 * result["accuracy_with_prior"],
-            "with_true_prior": 100 * result["accuracy_with_true_prior"],
-        }
-        if len(result["utilisation"]) > 1:
-            values["most_used"] = 100 * max(result["utilisation"])
-            values["experts"] = effective_number(result["utilisation"])
-        values |= {key: result[key] / 1e6 for key in ("bytes_down", "bytes_up")}
-        values["rounds"] = float(begun.settings["rounds"]["rounds"])
-        asked = [begun.settings.get(key) for key in JUDGED_BY] + [begun.settings["evaluation"]["clients"]]
-        scores = {"": np.array(result["by_client"])}
-        also: dict[str, Scores] = {"with_prior": {"": np.array(result["by_client_with_prior"])}}
-        found = Found(values, scores, sha256_of(canonical_json(asked)), also)
-        return replace(begun, found={"": found}, stages=stage_figures(folder))
 
     def columns(self, keys: Sequence[str]) -> list[Column]:
         columns = [
             Column("mean of clients", "accuracy"),
             Column("worst tenth", "worst_tenth"),
+            Column("newcomers", "newcomers"),
             Column("all examples", "global_accuracy"),
             Column(self.also["with_prior"], "with_prior"),
             Column("told its shares", "with_true_prior"),
@@ -103,6 +89,29 @@ class Federation(Kind):
         return figures | ({"experts": use_figure(uses, title)} if uses else {})
 
 
+def _outcome(begun: Outcome, result: dict[str, Any], folder: Path) -> Outcome:
+    values = {
+        "accuracy": 100 * result["accuracy"],
+        "worst_tenth": 100 * worst_tenth(result["by_client"]),
+        "global_accuracy": 100 * result["global_accuracy"],
+        "with_prior": 100 * result["accuracy_with_prior"],
+        "with_true_prior": 100 * result["accuracy_with_true_prior"],
+    }
+    if "accuracy_of_newcomers" in result:
+        values["newcomers"] = 100 * result["accuracy_of_newcomers"]
+    if len(result["utilisation"]) > 1:
+        values["most_used"] = 100 * max(result["utilisation"])
+        values["experts"] = effective_number(result["utilisation"])
+    values |= {key: result[key] / 1e6 for key in ("bytes_down", "bytes_up")}
+    values["rounds"] = float(begun.settings["rounds"]["rounds"])
+    evaluation = begun.settings["evaluation"]
+    asked = [begun.settings.get(key) for key in JUDGED_BY]
+    asked += [evaluation.get(key) for key in ("clients", "protocol", "own_share")]
+    scores, with_prior = ({"": np.round(result[key], DIGITS)} for key in ("by_client", "by_client_with_prior"))
+    found = Found(values, scores, sha256_of(canonical_json(asked)), {"with_prior": with_prior})
+    return replace(begun, found={"": found}, stages=stage_figures(folder))
+
+
 def worst_tenth(accuracies: Sequence[float]) -> float:
     """Mean of the lowest tenth, of one client at least."""
     return float(np.mean(sorted(accuracies)[: math.ceil(len(accuracies) / 10)]))
@@ -121,5 +130,5 @@ def _begun(folder: Path) -> Outcome | None:
     """Settings and versions with which the run in `folder` was begun."""
     try:
         return Outcome(found={}, **json.loads((folder / BEGUN).read_bytes()), stages={})
-    except OSError:
+    except (OSError, ValueError, TypeError):
         return None

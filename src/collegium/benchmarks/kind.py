@@ -60,6 +60,10 @@ class Outcome:
         except RecipeError:
             return False
 
+    def has_others(self) -> bool:
+        """Whether methods were run beside the variant, and kept."""
+        return len(self.found) > 1
+
     def same_versions(self) -> bool:
         """Whether it was run with the versions that are installed."""
         return all(self.created_with[package] == version(package) for package in PACKAGES)

@@ -5,11 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collegium.benchmarks.cells import Cell
-from collegium.benchmarks.kind import Found, Kind
-from collegium.benchmarks.records import Record, records_of
+from collegium.benchmarks.kind import Found, Kind, Outcome
+from collegium.benchmarks.records import Key, Record, records_of
 from collegium.benchmarks.statistics import Difference, Scores, mean_std, paired_difference
 from collegium.benchmarks.suite import Suite
 from collegium.core.errors import InputError, RecipeError
+from collegium.core.load_recipe import parse_settings
+from collegium.core.recipe import Recipe
+from collegium.federated.recipe import FederatedRecipe
 
 MeanStd = tuple[float, float | None]
 
@@ -59,11 +62,15 @@ class Results:
     stages: dict[str, tuple[MeanStd, MeanStd]]
 
 
-def gather_results(suite: Suite, cells: Sequence[Cell], candidates: Sequence[Cell] = ()) -> Results:
+def gather_results(
+    suite: Suite, cells: Sequence[Cell], candidates: Sequence[Cell] = (), kept: Mapping[Key, Outcome] | None = None
+) -> Results:
     """Read every finished cell and compare each method with the suite's reference, on what both were judged by.
 
     Args:
         candidates: among which the cells chose; only what failed of them is told.
+        kept: cells of earlier records. What is not found again, as it has other settings, is in no row, and stays among
+            the records: its run folder may be gone.
 
     Raises:
         RecipeError: the cells are not of one kind.
@@ -82,6 +89,10 @@ def gather_results(suite: Suite, cells: Sequence[Cell], candidates: Sequence[Cel
         key = cell.case, cell.variant, cell.random_seed
         settings, first = cell.recipe.model_dump(mode="json"), records[0] if records else None
         records += records_of(suite.name, key, outcome, settings, cell.chosen or {}, first)
+    written = {(cell.case, cell.variant, cell.random_seed) for cell in [*cells, *candidates] if cell.name in outcomes}
+    for key, outcome in (kept or {}).items():
+        if key not in written and (settings := _as_now(outcome, cells[0].recipe)) is not None:
+            records += records_of(suite.name, key, outcome, settings, {}, records[0] if records else None)
     for cell in cells:
         for beside, found in outcomes[cell.name].found.items() if cell.name in outcomes else ():
             name = f"{cell.variant}/{beside}" if beside else cell.variant
@@ -95,6 +106,14 @@ def gather_results(suite: Suite, cells: Sequence[Cell], candidates: Sequence[Cel
     first = next(iter(suite.variants)), cells[0].case
     done = [cell.name for cell in cells if (cell.variant, cell.case) == first and cell.name in outcomes]
     return Results(suite, kind, rows, failures, missing, records, _stages([outcomes[name].stages for name in done]))
+
+
+def _as_now(outcome: Outcome, recipe: Recipe | FederatedRecipe) -> dict[str, Any] | None:
+    """Settings with the keys of now; None where one of them is none any more."""
+    try:
+        return parse_settings(outcome.settings, type(recipe)).model_dump(mode="json")
+    except RecipeError:
+        return None
 
 
 def _row(

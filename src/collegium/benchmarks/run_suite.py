@@ -56,7 +56,7 @@ def compare(suite: Suite, path: Path, out: Path, overrides: list[str] | None = N
         InputError: the suite's reference is no method of its variant.
     """
     plan = _Plan(suite, path, out, overrides or [])
-    return gather_results(suite, plan.cells(), plan.candidates())
+    return gather_results(suite, plan.cells(), plan.candidates(), plan.kept)
 
 
 def _draw(results: Results, cells: list[Cell], folder: Path) -> None:
@@ -64,7 +64,7 @@ def _draw(results: Results, cells: list[Cell], folder: Path) -> None:
     by_case: dict[str, dict[str, dict[int, Path]]] = {}
     finished = {(row.case, row.method, seed) for row in results.rows for seed in row.seeds}
     for cell in cells:
-        if (cell.case, cell.variant, cell.random_seed) in finished and cell.folder.is_dir():
+        if (cell.case, cell.variant, cell.random_seed) in finished and cell.has_run():
             by_case.setdefault(cell.case, {}).setdefault(cell.variant, {})[cell.random_seed] = cell.folder
     for case, folders in by_case.items():
         for name, figure in results.kind.figures(case or results.suite.name, folders).items():

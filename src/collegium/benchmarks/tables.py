@@ -149,14 +149,15 @@ def _legend(results: Results) -> str:
     return (
         f"Suite {suite.name}, seeds {', '.join(map(str, suite.seeds))}: mean ± std over seeds; the difference to "
         f"{suite.reference} in points with a {LEVEL:.0%} interval of a paired bootstrap over seeds and "
-        f"{results.kind.unit}.{tuned} Run with {_versions(results)}."
+        f"{results.kind.unit}.{tuned}{_versions(results)}"
     )
 
 
 def _versions(results: Results) -> str:
-    """As `torch 2.13.0`; several of a package where cells were run with several."""
+    """As ` Run with torch 2.13.0.`; several of a package where cells were run with several."""
     found = {name: sorted({record["versions"][name] for record in results.records}) for name in PACKAGES}
-    return ", ".join(f"{name} {' and '.join(versions)}" for name, versions in found.items()) or "nothing"
+    told = ", ".join(f"{name} {' and '.join(versions)}" for name, versions in found.items() if versions)
+    return f" Run with {told}." if told else ""
 
 
 def _escaped(text: str) -> str:

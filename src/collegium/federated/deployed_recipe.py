@@ -7,7 +7,8 @@ from pydantic import Field, model_validator
 from collegium.core.artifacts import canonical_json, sha256_of
 from collegium.core.recipe import Columns, DataSource, Label, Name
 from collegium.core.settings import Settings
-from collegium.federated.make_algorithm import PERSONAL_ONLY, AlgorithmSettings
+from collegium.federated.make_algorithm import SIMULATED_ONLY, AlgorithmSettings
+from collegium.federated.participation import ScheduleSettings
 from collegium.federated.rounds import RoundSettings
 
 AGREED = {"project", "classes", "common_expert", "inputs", "max_clients", "algorithm", "random_seed"}
@@ -38,8 +39,10 @@ class DeployedRecipe(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> "DeployedRecipe":
-        if self.algorithm.name in PERSONAL_ONLY:
-            raise ValueError(f"algorithm.name: {self.algorithm.name} is not for real nodes yet, only for simulation")
+        if self.algorithm.name in SIMULATED_ONLY:
+            raise ValueError(f"algorithm.name: {self.algorithm.name} is for simulation alone, not for real nodes")
+        if self.rounds.schedule != ScheduleSettings():
+            raise ValueError("rounds.schedule is for simulation alone: real nodes come and go by themselves")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("classes: a name stands there twice")
         return self

@@ -59,6 +59,7 @@ ALGORITHMS: dict[str, Callable[[World, Any], Algorithm]] = {
 
 
 PERSONAL_ONLY = ("local-only", "fedper", "fedrep")  # without examples of its own nobody gets an answer
+SIMULATED_ONLY = (*PERSONAL_ONLY, "fedamp")  # no model for others comes out, or one that holds every client's own
 
 
 def make_algorithm(world: World, settings: AlgorithmSettings) -> Algorithm:

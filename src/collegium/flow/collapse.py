@@ -24,10 +24,10 @@ class CollapseAlarm:
         Args:
             utilisation: shares of the judging examples by expert; None where the round was not judged.
         """
-        if not isinstance(self.algorithm, Ddome):
+        if not isinstance(self.algorithm, Ddome) or self.algorithm.warming(server_round):
             return
         expert, what = self.algorithm.collapsed_to(), "clients want"
-        if not any(self.algorithm.chosen):
+        if self.algorithm.sends_all:
             if utilisation is None:
                 return
             best = int(np.argmax(utilisation))

@@ -15,7 +15,7 @@ TAGS = {  # of metrics.jsonl
     "accuracy": "clients/accuracy",
     "global_accuracy": "clients/accuracy on all examples",
     "accuracy_with_prior": "clients/accuracy with the batch",
-    "accuracy_with_true_prior": "clients/accuracy with the true class shares (bound)",
+    "accuracy_with_true_prior": "clients/accuracy with the true class shares",
     "accuracy_of_newcomers": "clients/accuracy of newcomers",
     "answered": "round/clients that answered",
     "bytes_down": "round/bytes down",

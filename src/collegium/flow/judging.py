@@ -38,7 +38,7 @@ def judge(algorithm: Algorithm, clients: Iterable[Asked]) -> dict[str, Any]:
 
     `accuracy` answers each example as the algorithm does, `accuracy_with_prior` all of a client's together, under the
     prior of the labels that they suggest (label_prior.py); neither looks at a label. `accuracy_with_true_prior` is told
-    the client's class shares: no method, but what one that reads the batch for its prior can reach at most.
+    the client's class shares: no method, but about what one that reads the batch for its prior can hope for.
     """
     right, with_prior, with_true_prior, use, correct = [], [], [], [], []
     for data, own in clients:

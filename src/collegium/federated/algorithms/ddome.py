@@ -124,10 +124,10 @@ class Ddome(Algorithm):
         """The gate: which experts does a client want? Nobody is asked where that makes no difference: while all experts
         are one model, and where a client gets all of them.
         """
-        if self._warming(server_round):
+        if self.warming(server_round):
             return []
         self._elect(clients, server_round)
-        if self._sends_all:
+        if self.sends_all:
             return []
         return [Message(client, server_round, prefixed(self.gate, "gate")) for client in clients]
 
@@ -149,7 +149,7 @@ class Ddome(Algorithm):
 
     def plan(self, server_round: int, clients: Sequence[int], answers: Mapping[int, Message]) -> list[Message]:
         self.chosen = [0] * self.settings.num_experts
-        if self._warming(server_round):
+        if self.warming(server_round):
             first = prefixed(self.common, "common") or self._named(0)
             return [Message(client, server_round, dict(first), {"anchor_of": -1}) for client in clients]
         tasks = []
@@ -157,7 +157,7 @@ class Ddome(Algorithm):
             if client in answers:
                 wanted = [int(index) for index in answers[client].arrays["wanted"]]
                 self.chosen[wanted[0]] += 1
-            elif self._sends_all:
+            elif self.sends_all:
                 wanted = list(range(self.settings.num_experts))
             else:
                 continue
@@ -187,8 +187,8 @@ class Ddome(Algorithm):
 
     def aggregate(self, server_round: int, results: Sequence[Message], failures: Sequence[int]) -> None:
         """Average every expert over those that trained it; one that nobody trained keeps its value and version."""
-        warming = self._warming(server_round)
-        ordered = [one for one in sorted_results(results) if self._warming(one.server_round) == warming]
+        warming = self.warming(server_round)
+        ordered = [one for one in sorted_results(results) if self.warming(one.server_round) == warming]
         self._count_failures(ordered, failures)
         for index in range(self.settings.num_experts):
             found = mean_below(ordered, f"expert/{0 if warming else index}", server_round)
@@ -197,7 +197,7 @@ class Ddome(Algorithm):
                 self.versions[index] += 1
         self.gate = mean_below(ordered, "gate", server_round) or self.gate
         self.common = mean_below(ordered, "common", server_round) or self.common
-        if warming and not self._warming(server_round + 1):
+        if warming and not self.warming(server_round + 1):
             self.experts = self._copies(self.experts[0])
 
     def predict(self, data: ClientData, local_state: Arrays | None = None) -> Float32[np.ndarray, "examples classes"]:
@@ -243,7 +243,7 @@ class Ddome(Algorithm):
             "roughly which classes the client has, since experts specialise, and who else has them. Probabilities and "
             "scores are not sent",
         )
-        return [trained_arrays(networks), *([] if self._sends_all else [choice])]
+        return [trained_arrays(networks), *([] if self.sends_all else [choice])]
 
     def state_dict(self) -> dict[str, Any]:
         experts = {name: array for index in range(len(self.experts)) for name, array in self._named(index).items()}
@@ -262,6 +262,15 @@ class Ddome(Algorithm):
         self.experts = [below(arrays, f"expert/{index}") for index in range(self.settings.num_experts)]
         self.versions, self.anchors = list(values["versions"]), list(values["anchors"])
         self.missed, self.chosen = list(values["missed"]), list(values["chosen"])
+
+    @property
+    def sends_all(self) -> bool:
+        """Whether a client gets all experts, and is not asked which it wants."""
+        return self.settings.experts_per_client == self.settings.num_experts
+
+    def warming(self, server_round: int) -> bool:
+        """Whether all experts are still one model."""
+        return self.settings.start == "warm" and server_round <= self.settings.warm_rounds
 
     def preferred(self) -> list[int]:
         """The anchors."""
@@ -320,13 +329,6 @@ class Ddome(Algorithm):
                 self.missed[index] += 1
                 if self.missed[index] >= self.settings.anchor_patience:
                     self.anchors[index] = None
-
-    @property
-    def _sends_all(self) -> bool:
-        return self.settings.experts_per_client == self.settings.num_experts
-
-    def _warming(self, server_round: int) -> bool:
-        return self.settings.start == "warm" and server_round <= self.settings.warm_rounds
 
     def _first(self, index: int) -> Arrays:
         """What an expert begins as; of a correction the last layer (its weight and bias come last) is 0."""

@@ -40,8 +40,8 @@ class Ditto(FedAvg):
         return result, own
 
     def personalise(self, client: int, data: ClientData, local_state: Arrays) -> Arrays:
-        """The client's own model; of a client that took part in no round the server's, tuned."""
-        return local_state or self.tuned(self.model, client, data)
+        """The client's own model, or, of a client that took part in no round, the server's; tuned."""
+        return self.tuned(local_state or self.model, client, data)
 
     def _pulled(self, own: Arrays, server: Arrays, data: ClientData, names: tuple[str, str]) -> Arrays:
         module = self.networks.filled(own, place=1)

@@ -19,6 +19,8 @@ from scipy.special import softmax
 from collegium.federated.algorithms.fedprox import FedProx, FedProxSettings
 from collegium.federated.algorithms.one_model import World
 from collegium.federated.protocol import Arrays, ClientData, Message, below, prefixed, sorted_results, weighted_mean
+from collegium.privacy.federated_ledger import federated_release
+from collegium.privacy.ledger import Release
 
 
 class FedAmpSettings(FedProxSettings):
@@ -38,29 +40,50 @@ class FedAmp(FedProx):
         super().__init__(world, settings)
         self.settings = settings
         self.models: dict[int, Arrays] = {}
+        self.rounds: dict[int, int] = {}  # in which a client's model was trained
 
     def plan(self, server_round: int, clients: Sequence[int], answers: Mapping[int, Message]) -> list[Message]:
         return [Message(client, server_round, self._mixed(client)) for client in clients]
 
     def aggregate(self, server_round: int, results: Sequence[Message], failures: Sequence[int]) -> None:
         """Each result is its client's model."""
-        for result in sorted_results(results):  # of two rounds the later one
-            self.models[result.client] = result.arrays
+        for result in sorted_results(results):  # by client and round
+            if result.server_round >= self.rounds.get(result.client, 0):  # a late one takes the place of no later one
+                self.models[result.client], self.rounds[result.client] = result.arrays, result.server_round
         if self.models:
             self.model = weighted_mean(list(self.models.values()), [1.0] * len(self.models))
 
+    def local_update(self, task: Message, data: ClientData, local_state: Arrays) -> tuple[Message, Arrays]:
+        """The trained model is the client's own, too."""
+        result, _ = super().local_update(task, data, local_state)
+        return result, result.arrays
+
     def personalise(self, client: int, data: ClientData, local_state: Arrays) -> Arrays:
-        return self.tuned(self._mixed(client), client, data)
+        """The client's own model w_i; of one that took part in no round the mean of all."""
+        return self.tuned(local_state or self._mixed(client), client, data)
+
+    def releases(self) -> list[Release]:
+        kept = federated_release(
+            "a model of each client's own, on the server",
+            "the client's examples",
+            "what trained weights can tell, of each client by itself: they are not averaged with others. Other clients "
+            "get mixes of them; of two clients each can compute the other's",
+        )
+        return [*super().releases(), kept]
 
     def state_dict(self) -> dict[str, Any]:
         arrays = prefixed(self.model, "mean")
         for client, model in sorted(self.models.items()):
             arrays |= prefixed(model, f"client/{client}")
-        return {"arrays": arrays, "values": {"clients": sorted(self.models)}}
+        return {
+            "arrays": arrays,
+            "values": {"rounds": [[client, self.rounds[client]] for client in sorted(self.models)]},
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.model = below(state["arrays"], "mean")
-        self.models = {client: below(state["arrays"], f"client/{client}") for client in state["values"]["clients"]}
+        self.rounds = dict(state["values"]["rounds"])
+        self.models = {client: below(state["arrays"], f"client/{client}") for client in self.rounds}
 
     def _mixed(self, client: int) -> Arrays:
         """u_i."""

@@ -31,4 +31,6 @@ class FedRep(FedPer):
         names = str(task.client), str(task.server_round)
         local = self.local.model_copy(update={"epochs": self.head_epochs})
         fitted = self.trained(arrays, data, local, ("head", *names), only=self.head)
+        if not self.body:  # of a linear network
+            return fitted
         return self.trained(fitted, data, self.local, ("local", *names), only=self.body)

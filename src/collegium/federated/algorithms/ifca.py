@@ -94,7 +94,7 @@ class Ifca(FedAvg):
         """The model with the lowest mean loss; of equal ones the first."""
         rows = np.arange(len(data))
         losses = [-super(Ifca, self).predict(data, model)[rows, data.labels].mean() for model in models]
-        return int(np.argmin(losses))
+        return int(np.argmin(np.nan_to_num(losses, nan=np.inf)))  # one that diverged is nobody's best
 
     def _named(self) -> Arrays:
         named = [prefixed(model, f"cluster/{index}") for index, model in enumerate(self.models)]
