@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections import Counter
 from pathlib import Path
 
 from collegium.benchmarks.kind import Column
@@ -48,8 +49,7 @@ def markdown(results: Results) -> str:
         failed = [f"* {name}: {reason.splitlines()[0]}" for name, reason in results.failures.items()]
         parts.append("**Failed**, and not in the table:\n\n" + "\n".join(failed))
     if results.missing:
-        more = len(results.missing) - MOST_NAMED
-        parts.append(f"Not run: {'; '.join(results.missing[:MOST_NAMED])}{f'; and {more} more' if more > 0 else ''}.")
+        parts.append(f"Not run: {_missing(results)}.")
     return "\n\n".join(parts) + "\n"
 
 
@@ -107,6 +107,15 @@ def _line(results: Results, row: Row, columns: list[Column]) -> list[str]:
         *(str(row.chosen.get(key, "")) for key in results.suite.tune),
         str(len(row.seeds)),
     ]
+
+
+def _missing(results: Results) -> str:
+    """The cells, or, of many, their numbers by case or variant."""
+    if len(results.missing) <= MOST_NAMED:
+        return "; ".join(results.missing)
+    part = 0 if results.suite.cases else -1
+    counts = Counter(name.split(", ")[part] for name in results.missing)
+    return f"{len(results.missing)} cells: " + ", ".join(f"{name} ({count})" for name, count in counts.items())
 
 
 def _interval(found: Difference | None) -> str:
