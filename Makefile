@@ -52,7 +52,7 @@ SUITE ?= demo
 bench: setup fetch-$(SUITE)
 	$(BIN)/collegium bench $(SUITE) $(if $(filter ddome%,$(SUITE)),--jobs 2 --threads 1,--threads 2)
 
-# The tables in the README and the docs, out of the records in results/: runs nothing.
+# The tables in the docs, out of the records in results/: runs nothing.
 tables: setup
 	for folder in results/*/; do test -d $$folder || continue; $(BIN)/collegium bench $$(basename $$folder) --table --out $$folder > /dev/null || exit 1; done
 	$(BIN)/python scripts/doc_tables.py results/*/

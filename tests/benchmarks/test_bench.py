@@ -16,11 +16,11 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
-from cells_here import in_process
+from cells_here import check_that_records_stand_for_folders, in_process
 from collegium.benchmarks import cells as module
 from collegium.benchmarks.run_suite import run_suite, tabulate
 from collegium.benchmarks.suite import load_suite
-from collegium.benchmarks.tables import FILES, latex, markdown
+from collegium.benchmarks.tables import latex, markdown
 from collegium.cli.main import app
 from collegium.core.errors import InputError
 from collegium.flow.simulate import alone
@@ -134,14 +134,15 @@ def test_a_finished_suite_runs_nothing_again(finished, suite_path, monkeypatch):
 
 def test_the_records_alone_make_the_same_tables_and_nothing_is_run(finished, suite_path, tmp_path, monkeypatch):
     out, results = finished
-    shutil.copy(out / "rows.jsonl", tmp_path)
-    monkeypatch.setattr(module, "_start", None)
-    run_suite(*load_suite(str(suite_path)), tmp_path)
-    again = tabulate(*load_suite(str(suite_path)), tmp_path)
-    assert again.rows == results.rows
-    assert not again.missing
-    for name in FILES:
-        assert (tmp_path / name).read_bytes() == (out / name).read_bytes()
+    check_that_records_stand_for_folders(out, results, suite_path, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("summary", ["", "{}", "[]", '{"accuracy": {}}'])
+def test_a_run_folder_of_another_version_counts_as_not_run(suite_path, tmp_path, summary):
+    folder = tmp_path / "seed-0" / "ours"
+    folder.mkdir(parents=True)
+    (folder / "summary.json").write_text(summary)
+    assert "seed 0, ours" in tabulate(*load_suite(str(suite_path)), tmp_path).missing
 
 
 def test_records_of_other_settings_are_in_no_table_and_are_not_lost(finished, suite_path, tmp_path):

@@ -2,19 +2,18 @@
 
 import csv
 import json
-import shutil
 
 import numpy as np
 import pytest
 import yaml
 from typer.testing import CliRunner
 
-from cells_here import in_process
+from cells_here import check_that_records_stand_for_folders, in_process
 from collegium.benchmarks import cells as module
 from collegium.benchmarks.federation import effective_number, worst_tenth
 from collegium.benchmarks.run_suite import run_suite, tabulate
 from collegium.benchmarks.suite import cell_recipe, load_suite
-from collegium.benchmarks.tables import FILES, markdown
+from collegium.benchmarks.tables import markdown
 from collegium.cli.main import app
 from collegium.core.errors import RecipeError
 from tiny import write_all_domains
@@ -196,14 +195,7 @@ def test_a_finished_suite_runs_nothing_again(finished, suite_path, monkeypatch):
 
 def test_the_records_alone_make_the_same_tables_and_nothing_is_run(finished, suite_path, tmp_path, monkeypatch):
     out, results, _ = finished
-    shutil.copy(out / "rows.jsonl", tmp_path)
-    monkeypatch.setattr(module, "_start", None)
-    run_suite(*load_suite(str(suite_path)), tmp_path)
-    again = tabulate(*load_suite(str(suite_path)), tmp_path)
-    assert again.rows == results.rows
-    assert not again.missing
-    for name in FILES:
-        assert (tmp_path / name).read_bytes() == (out / name).read_bytes()
+    check_that_records_stand_for_folders(out, results, suite_path, tmp_path, monkeypatch)
 
 
 def test_other_settings_begin_anew_and_a_killed_cell_goes_on(suite_path, tmp_path, monkeypatch):

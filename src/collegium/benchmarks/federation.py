@@ -42,9 +42,8 @@ class Federation(Kind):
     validation: ClassVar = {"evaluation.clients": "validation"}
 
     def run(self, recipe: FederatedRecipe, folder: Path, out: Path) -> None:
-        begun = _begun(folder)
         settings = recipe.model_dump(mode="json")
-        if begun is None or begun.settings != settings or not begun.same_versions():  # or its checkpoint is of others
+        if not _goes_on(folder, settings):
             if (folder / BEGUN).is_file():
                 shutil.rmtree(folder)
             folder.mkdir(parents=True, exist_ok=True)
@@ -52,12 +51,8 @@ class Federation(Kind):
             write_file(folder / BEGUN, json.dumps(written).encode())
         run_stage(folder, "rounds", folder / "checkpoint", lambda: federate(recipe, folder, shared=out / "work"))
 
-    def outcome(self, folder: Path, others: bool) -> Outcome | None:
-        begun = _begun(folder)
-        try:
-            return None if begun is None else _outcome(begun, json.loads((folder / RESULT).read_bytes()), folder)
-        except (OSError, ValueError, KeyError, TypeError):  # not there, or of an earlier version
-            return None
+    def read(self, folder: Path, others: bool) -> Outcome:
+        return _outcome(_begun(folder), json.loads((folder / RESULT).read_bytes()), folder)
 
     def columns(self, keys: Sequence[str]) -> list[Column]:
         columns = [
@@ -126,9 +121,15 @@ def _by_round(lines: Sequence[dict[str, Any]], key: str) -> dict[int, Any]:
     return {line["server_round"]: line[key] for line in lines if key in line}
 
 
-def _begun(folder: Path) -> Outcome | None:
+def _begun(folder: Path) -> Outcome:
     """Settings and versions with which the run in `folder` was begun."""
+    return Outcome(found={}, **json.loads((folder / BEGUN).read_bytes()), stages={})
+
+
+def _goes_on(folder: Path, settings: dict[str, Any]) -> bool:
+    """Whether a run was begun with exactly these settings, as its checkpoint asks, and with the versions of now."""
     try:
-        return Outcome(found={}, **json.loads((folder / BEGUN).read_bytes()), stages={})
-    except (OSError, ValueError, TypeError):
-        return None
+        begun = _begun(folder)
+        return begun.settings == settings and begun.same_versions()
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

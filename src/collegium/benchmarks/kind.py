@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from matplotlib.figure import Figure
+from safetensors import SafetensorError
 
 from collegium.benchmarks.statistics import Scores
-from collegium.core.errors import RecipeError
+from collegium.core.errors import ArtifactError, RecipeError
 from collegium.core.load_recipe import parse_settings
 from collegium.core.settings import Settings
 from collegium.flow.summary import PACKAGES
@@ -99,9 +100,16 @@ class Kind(ABC):
     def run(self, recipe: Any, folder: Path, out: Path) -> None:
         """Run a cell in `folder`, or what is left of it; `out` is the suite's."""
 
-    @abstractmethod
     def outcome(self, folder: Path, others: bool) -> Outcome | None:
-        """What the cell of a run folder found; None where it is not finished.
+        """What `read` finds; None where the run is not finished, or is of a version whose files were others."""
+        try:
+            return self.read(folder, others)
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError, ArtifactError):
+            return None
+
+    @abstractmethod
+    def read(self, folder: Path, others: bool) -> Outcome:
+        """What the cell of a finished run folder found; whatever error where it is none.
 
         Args:
             others: with the methods that were run beside it.

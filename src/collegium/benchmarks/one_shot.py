@@ -33,11 +33,8 @@ class OneShot(Kind):
     def run(self, recipe: Recipe, folder: Path, out: Path) -> None:
         simulate(recipe, folder, folder.parent / "work")
 
-    def outcome(self, folder: Path, others: bool) -> Outcome | None:
-        try:
-            summary = json.loads((folder / SUMMARY).read_bytes())
-        except OSError:
-            return None
+    def read(self, folder: Path, others: bool) -> Outcome:
+        summary = json.loads((folder / SUMMARY).read_bytes())
         answers = read_answers(folder / "evaluation" / ANSWERS)
         texts = read_artifact(folder / "evaluation", verify=False).inputs["texts"]
         found = {}

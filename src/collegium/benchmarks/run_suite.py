@@ -42,10 +42,11 @@ def run_suite(
 
 def tabulate(suite: Suite, path: Path, out: Path, overrides: list[str] | None = None) -> Results:
     """Gather what is finished in `out`, and write tables there, and figures where there are some."""
-    results = compare(suite, path, out, overrides)
+    plan = _Plan(suite, path, out, overrides or [])
+    results = plan.results()
     out.mkdir(parents=True, exist_ok=True)
     write_tables(results, out)
-    _draw(results, _Plan(suite, path, out, overrides or []).cells(), out / FIGURES)
+    _draw(results, plan.cells(), out / FIGURES)
     return results
 
 
@@ -55,8 +56,7 @@ def compare(suite: Suite, path: Path, out: Path, overrides: list[str] | None = N
     Raises:
         InputError: the suite's reference is no method of its variant.
     """
-    plan = _Plan(suite, path, out, overrides or [])
-    return gather_results(suite, plan.cells(), plan.candidates(), plan.kept)
+    return _Plan(suite, path, out, overrides or []).results()
 
 
 def _draw(results: Results, cells: list[Cell], folder: Path) -> None:
@@ -98,6 +98,9 @@ class _Plan:
             for case, variant in self.places
             if seed in self.suite.seeds_of(variant)
         ]
+
+    def results(self) -> Results:
+        return gather_results(self.suite, self.cells(), self.candidates(), self.kept)
 
     def _cell(self, case: str, variant: str, seed: int) -> Cell:
         offered = self.choices.get((case, variant))

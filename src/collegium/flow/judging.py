@@ -33,8 +33,7 @@ def judge_federation(algorithm: Algorithm, federation: Federation, states: Clien
 
 
 def judge(algorithm: Algorithm, clients: Iterable[Asked]) -> dict[str, Any]:
-    """Accuracy of clients: their mean, all their examples together (`global`), each
-    client, and the use of the experts.
+    """Accuracy of clients: their mean, all their examples together (`global`), each client, and the use of the experts.
 
     `accuracy` answers each example as the algorithm does, `accuracy_with_prior` all of a client's together, under the
     prior of the labels that they suggest (label_prior.py); neither looks at a label. `accuracy_with_true_prior` is told

@@ -6,14 +6,13 @@ algorithm 1: min over v of F_i(v) + λ/2 ‖v − w‖², where w is the model t
 
 from typing import Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from collegium.core.random_streams import stream
 from collegium.federated.algorithms.fedavg import FedAvg
+from collegium.federated.algorithms.fedprox import kept_near
 from collegium.federated.algorithms.one_model import PersonalSettings, World
-from collegium.federated.local_training import Batch, train_locally
+from collegium.federated.local_training import train_locally
 from collegium.federated.networks import parameters_of
 from collegium.federated.protocol import Arrays, ClientData, Message
 
@@ -45,12 +44,6 @@ class Ditto(FedAvg):
 
     def _pulled(self, own: Arrays, server: Arrays, data: ClientData, names: tuple[str, str]) -> Arrays:
         module = self.networks.filled(own, place=1)
-        fixed = [torch.from_numpy(server[name]) for name, _ in module.named_parameters()]
-        task = self.loss(module, own)
-
-        def loss(batch: Batch) -> Tensor:
-            distance = sum((value - near).pow(2).sum() for value, near in zip(module.parameters(), fixed, strict=True))
-            return task(batch) + self.pull / 2 * distance
-
+        loss = kept_near(server, self.loss(module, own), module, self.pull)
         train_locally(module, data, self.local, stream(self.world.random_seed, "own", *names), loss)
         return parameters_of(module)

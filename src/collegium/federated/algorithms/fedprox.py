@@ -32,11 +32,20 @@ class FedProx(OneModel):
         self.proximal = settings.proximal
 
     def loss(self, module: nn.Module, start: Arrays) -> Callable[[Batch], Tensor]:
-        fixed = {name: torch.from_numpy(array) for name, array in start.items()}
+        def task(batch: Batch) -> Tensor:
+            return nn.functional.cross_entropy(module(read_by(self.network, batch)), batch.labels)
 
-        def penalised(batch: Batch) -> Tensor:
-            distance = sum((value - fixed[name]).pow(2).sum() for name, value in module.named_parameters())
-            task = nn.functional.cross_entropy(module(read_by(self.network, batch)), batch.labels)
-            return task + self.proximal / 2 * distance
+        return kept_near(start, task, module, self.proximal)
 
-        return penalised
+
+def kept_near(
+    near: Arrays, task: Callable[[Batch], Tensor], module: nn.Module, weight: float
+) -> Callable[[Batch], Tensor]:
+    """A loss with the penalty weight/2 ‖w − near‖² on the parameters w of `module`."""
+    fixed = {name: torch.from_numpy(array) for name, array in near.items()}
+
+    def penalised(batch: Batch) -> Tensor:
+        distance = sum((value - fixed[name]).pow(2).sum() for name, value in module.named_parameters())
+        return task(batch) + weight / 2 * distance
+
+    return penalised
