@@ -255,5 +255,7 @@ def test_the_command_prints_the_result(make, tmp_path):
     found = CliRunner().invoke(app, ["federate", str(path), "--out", str(tmp_path / "run"), "--set", "rounds.rounds=2"])
     assert found.exit_code == 0, found.output
     assert "clients that never trained" in found.output
+    assert "What would leave a client" in found.output
+    assert "experts it wants, best first" in found.output.replace("\n", " ")
     assert "use of the experts" in found.output
     assert (tmp_path / "run" / "federation.json").is_file()

@@ -43,5 +43,5 @@ def federate(
     )
     shares = ", ".join(f"{share:.2f}" for share in found["utilisation"])
     console.print(f"use of the experts: {shares}", markup=False, highlight=False)
-    print_ledger(found["ledger"], console)
+    print_ledger(found["ledger"], console, "What would leave a client")
     console.print(f"\nresult: {path}", markup=False, highlight=False, soft_wrap=True)

@@ -9,13 +9,13 @@ from rich.text import Text
 from collegium.reports.wording import clean
 
 
-def print_ledger(entries: Sequence[Mapping[str, str]], console: Console) -> None:
+def print_ledger(entries: Sequence[Mapping[str, str]], console: Console, heading: str = "What it reveals") -> None:
     """Print releases; their texts come from owners and are not trusted."""
 
     def text(entry: Mapping[str, str], key: str) -> str:
         return clean(entry.get(key, "not stated"))
 
-    console.print("\nWhat it reveals", style="bold")
+    console.print(f"\n{heading}", style="bold")
     for entry in entries:
         console.print(Text(f"• {text(entry, 'what')}"))
         lines = (
